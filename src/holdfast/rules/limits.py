@@ -684,8 +684,22 @@ LINEAGE_MS_MAX: Final = 10 * SECOND_MS
 """How long a job waits for a server of lineage; then it goes on without it."""
 
 # Pipeline: audits
+AUDIT_ROWS_MAX: Final = 1000
+"""Rows of each audit and severity that the lake keeps, the worst ones; all of them are counted."""
+AUDIT_SHARE_ROWS: Final = 1_000_000
+"""Rows of bronze and sightings that one task of an audit looks at."""
+AUDIT_PARCEL_ROWS: Final = 200_000
+"""Rows that a task of an audit sends to another at once."""
+AUDIT_SPANS_MAX: Final = 10_000
+"""Spans of an origin or a log in which an audit looks at single rows; more are joined."""
+AUDIT_DRIVER_ROWS_MAX: Final = 8_000_000
+"""Up to this many rows of bronze and sightings are audited in the driver, without Spark."""
+CHECKS_ROWS_MAX: Final = 50_000
+"""Results of single audits that the table `checks` keeps; the oldest leave it first."""
+DELAY_RANKS: Final = 1000
+"""Delays of an hour that a task sends on, at evenly spaced ranks."""
 AUDIT_SAMPLE_ROWS: Final = 20
-"""Rows of each audit's findings that the report shows; all of them are in the lake."""
+"""Rows of each audit's findings that the report shows; more of them are in the lake."""
 HOT_SPOT_OVERRIDES: Final = 10
 """A key that was overridden unseen this many times is reported."""
 

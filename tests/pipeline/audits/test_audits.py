@@ -6,139 +6,40 @@ beside others that are in order, so that one job shows what all audits say of al
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import msgspec
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.node.recovery.backup import backup, restore
-from holdfast.pipeline.audits import AUDITS, MEASURES, chosen, findings
+from holdfast.pipeline.audits import AUDITS, MEASURES, chosen
 from holdfast.pipeline.audits.conflicts import FAMILIES
-from holdfast.pipeline.audits.gold import APP, findings_table, run_audits
+from holdfast.pipeline.audits.gold import APP, findings_table, rows_of, run_audits
 from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts, ask_logs
-from holdfast.pipeline.audits.lost import LOST_PLACES
 from holdfast.pipeline.audits.plots import save_plots
-from holdfast.pipeline.audits.shape import POSITIONS, AuditTables, sighted
 from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.ingest.ingest import ingest_logs
-from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.bodies import family_of
-from holdfast.rules.envelope import Envelope, Fence, decode_trusted, encode
+from holdfast.rules.envelope import Envelope, Fence, decode_trusted
 from holdfast.rules.errors import UnknownKey
 from holdfast.rules.ids import id_text
 from holdfast.rules.ledger import Written, lost_among
 from holdfast.rules.limits import HOT_SPOT_OVERRIDES, LAMPORT_LEAP_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import order_key
-from support.envelopes import envelope, make_id
+from support.audit_world import START, Row, World, written
+from support.envelopes import make_id
 from support.histories import Histories, grow
 
-START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAKE = "lake-0123abcd"
-Row = dict[str, Any]
-
-
-class World:
-    """Tables that fill while a test tells what happened."""
-
-    def __init__(self) -> None:
-        self.numbers = count(1)
-        self.rows: dict[str, list[Row]] = {
-            name: [] for name in ("bronze", "sightings", "quarantine", "tasks", "task_events")
-        }
-        self.positions: list[tuple[str, int, int]] = []
-        self.logs: list[LogFacts] = []
-
-    def id(self) -> str:
-        return id_text(make_id(next(self.numbers)))
-
-    def entry(
-        self, log: str, offset: int, mesh: str, origin: str, seq: int, lamport: int, **more: Any
-    ) -> str:
-        """An envelope that was first seen here."""
-        made = START + timedelta(seconds=lamport % 1000)
-        row: Row = {
-            **{"log": log, "epoch": 1, "offset": offset, "id": self.id(), "mesh": mesh},
-            **{"op": "state.set", "entity": f"key {seq}", "origin": origin, "lamport": lamport},
-            **{"recorded_at": made + timedelta(seconds=2), "raw": b"four", "owner": ""},
-            **{"origin_epoch": 1, "seq": seq, "created_at": made, "write_class": "queued"},
-            **{"state": "committed", "family": "state", "day": START.date(), "batch": 0},
-            **more,
-        }
-        self.rows["bronze"].append(row)
-        return str(row["id"])
-
-    def again(self, log: str, offset: int, id: str, **more: Any) -> None:
-        """The same envelope, seen here too."""
-        place = {"log": log, "epoch": 1, "offset": offset, "id": id, "batch": 0}
-        at = START + timedelta(hours=1)
-        self.rows["sightings"].append({**place, "recorded_at": at, **more})
-
-    def refuse(self, log: str, offset: int, reason: str, id: str | None = None) -> None:
-        self.rows["quarantine"].append(
-            {
-                **{"log": log, "epoch": 1, "offset": offset, "id": id or self.id()},
-                **{"reason": reason, "detail": "so it is", "raw": b"?", "recorded_at": START},
-            }
-        )
-
-    def own(self, mesh: str, origin: str, seqs: str, start: int = 1, **more: Any) -> list[str]:
-        """A log of an origin's own, with these numbers of one mesh; stamps are ten times those."""
-        return [
-            self.entry(origin, start + place, mesh, origin, int(seq), 10 * int(seq), **more)
-            for place, seq in enumerate(seqs.split())
-        ]
-
-    def turn(self, task: str, lamport: int, peer: str, kind: str, event: str, **more: Any) -> str:
-        row: Row = {
-            **{"mesh": "tasks", "task": task, "lamport": lamport, "peer": peer, "id": self.id()},
-            **{"kind": kind, "generation": 0, "event": event, "event_time": START, **more},
-        }
-        self.rows["task_events"].append(row)
-        return str(row["id"])
-
-    def task(self, task: str, status: str, **more: Any) -> None:
-        row = {"mesh": "tasks", "task": task, "status": status, "generation": 0, **more}
-        self.rows["tasks"].append({**row, "updated_at": START})
-
-    def tables(self, spark: SparkSession) -> AuditTables:
-        frames = {
-            name: frame_of(spark, rows, schema.SILVER.get(name) or getattr(schema, name.upper()))
-            for name, rows in self.rows.items()
-        }
-        positions = [dict(zip(POSITIONS.names, row, strict=True)) for row in self.positions]
-        bronze = frames["bronze"]
-        return AuditTables(
-            **frames,
-            seen=sighted(bronze, frames["sightings"]),
-            strong=bronze.filter("write_class = 'strong'"),
-            logs=LiveFacts(tuple(self.logs)).frame(spark),
-            positions=frame_of(spark, positions, POSITIONS),
-            lost=frame_of(spark, [], LOST_PLACES),
-            consumer=LAKE,
-        )
-
-
-def frame_of(spark: SparkSession, rows: list[Row], columns: Any) -> DataFrame:
-    table = pa.Table.from_pylist(rows, schema=arrow_schema(columns))
-    return spark.createDataFrame(table, columns)
-
-
-def strong(world: World, offset: int, mesh: str, fence: Fence | None, **more: Any) -> str:
-    """A strong write in a log that is in order."""
-    raw = encode(envelope("state.set", "k", write_class="strong", fence=fence))
-    given = {"raw": raw, "write_class": "strong", **more}
-    return world.entry(mesh, offset, mesh, mesh, offset, offset, **given)
 
 
 # --- what is planted -----------------------------------------------------------------------------
@@ -165,7 +66,6 @@ def plant_order(world: World) -> Said:
     world.entry("rea", 3, "reborn", "rea", 2, 15, **restored)
     # A log that was truncated before anybody read it, at the place where its readers are.
     world.own("late", "lea", "8 9", start=20)
-    world.positions = [("ana", 1, 5), ("ana", 2, 5), ("bob", 1, 5), ("lea", 1, 21)]
     world.logs = [
         LogFacts(log="ana", epoch=2, first=1, head=9, readers={LAKE: 5, "bob": 9}),
         LogFacts(log="bob", epoch=1, first=6, head=6, readers={f"token:a/{LAKE}": 5}),
@@ -176,10 +76,10 @@ def plant_order(world: World) -> Said:
     world.task("fine", "completed", holder_id=held, ended_id=ended)
     world.turn("open", 1, "ana", "create", "created")
     world.task("open", "open")
-    strong(world, 1, "quorum", Fence(1, "ana", 1))
-    strong(world, 2, "quorum", Fence(1, "ana", 2))
-    strong(world, 3, "quorum", Fence(2, "bob", 2))
-    strong(world, 4, "quorum", None)
+    world.strong(1, "quorum", Fence(1, "ana", 1))
+    world.strong(2, "quorum", Fence(1, "ana", 2))
+    world.strong(3, "quorum", Fence(2, "bob", 2))
+    world.strong(4, "quorum", None)
     # Of what came before its log was read, nobody can say more.
     return {("gaps", "notice", "late/lea")}
 
@@ -213,7 +113,6 @@ def plant_holes(world: World) -> Said:
     world.own("some", "some", "2", start=3)
     world.refuse("some", 5, "gap", "")
     world.logs.append(LogFacts(log="some", epoch=1, first=1, head=3, whole=False))
-    world.positions.append(("some", 1, 3))
     return {
         ("offsets", "finding", "holes/3"),
         ("offsets", "notice", "some/3"),
@@ -262,11 +161,11 @@ def plant_stamps(world: World) -> Said:
 
 
 def plant_fences(world: World) -> Said:
-    one = strong(world, 1, "fence", Fence(7, "ana", 3))
-    two = strong(world, 2, "fence", Fence(7, "ana", 3))
-    strong(world, 3, "fence", Fence(7, "ana", 3), state="rejected")
-    other = strong(world, 1, "lease", Fence(7, "ana", 1))
-    lease = strong(world, 2, "lease", Fence(7, "bob", 2))
+    one = world.strong(1, "fence", Fence(7, "ana", 3))
+    two = world.strong(2, "fence", Fence(7, "ana", 3))
+    world.strong(3, "fence", Fence(7, "ana", 3), state="rejected")
+    other = world.strong(1, "lease", Fence(7, "ana", 1))
+    lease = world.strong(2, "lease", Fence(7, "bob", 2))
     return {("fences", "finding", id) for id in (one, two, other, lease)}
 
 
@@ -278,8 +177,13 @@ def plant_frontiers(world: World) -> Said:
         LogFacts(log="lied", epoch=1, first=1, head=20, readers={LAKE: 9, "zed": 12}),
         LogFacts(log="new", epoch=2, first=4, head=20),
     ]
-    world.positions += [("cut", 1, 20), ("gone", 1, 6), ("lied", 1, 8), ("old", 1, 5)]
-    world.positions.append(("new", 1, 9))
+    world.positions |= {
+        ("cut", 1): 20,
+        ("gone", 1): 6,
+        ("lied", 1): 8,
+        ("old", 1): 5,
+        ("new", 1): 9,
+    }
     return {
         ("frontiers", "finding", "cut/9"),
         ("frontiers", "finding", "old/6"),
@@ -354,15 +258,27 @@ PLANTS = {
 class Audited:
     """What was planted, and what all audits say of it."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, root: Path) -> None:
         world = World()
         self.planted = {name: plant(world) for name, plant in PLANTS.items()}
-        self.tables = world.tables(spark)
-        self.rows = findings(self.tables, AUDITS.values()).collect()
+        self.rows = said_of(world, world.lake(root / "lake"))
 
     @property
     def said(self) -> Said:
         return {(row["audit"], row["severity"], about(row)) for row in self.rows}
+
+
+def said_of(world: World, lake: Lake) -> list[Row]:
+    """The table `findings` after all audits have run."""
+    logs = tuple(rename(log, lake.consumer) for log in world.logs)
+    run_audits(None, lake, list(AUDITS), facts=LiveFacts(logs))
+    return list(rows_of(findings_table(lake)).to_pylist())
+
+
+def rename(log: LogFacts, consumer: str) -> LogFacts:
+    """The log with the lake's real name among its readers."""
+    readers = {name.replace(LAKE, consumer): at for name, at in log.readers.items()}
+    return msgspec.structs.replace(log, readers=readers)
 
 
 def about(row: Any) -> str:
@@ -375,8 +291,8 @@ def about(row: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def audited(spark: SparkSession) -> Audited:
-    return Audited(spark)
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    return Audited(tmp_path_factory.mktemp("audited"))
 
 
 @pytest.mark.parametrize("name", PLANTS)
@@ -444,10 +360,9 @@ def replayed(histories: Histories) -> int:
     return overrides
 
 
-def add(spark: SparkSession, table: Table, row: Row) -> None:
+def add(table: Table, row: Row) -> None:
     """A row that no job of ours would have written there."""
-    frame = frame_of(spark, [row], table.schema)
-    table.commit(table.stage(frame.coalesce(1)).files)
+    table.commit(written(table, [row]))
 
 
 def gold(lake: Lake, name: str) -> Any:
@@ -471,13 +386,13 @@ def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     head = lake.positions()[0]
     stray = {"log": head.log, "epoch": head.epoch, "id": id_text(make_id(1)), "batch": 9}
     # A job that was killed before it came to bronze.
-    add(spark, lake.sightings, {**stray, "offset": head.offset + 1, "recorded_at": START})
+    add(lake.sightings, {**stray, "offset": head.offset + 1, "recorded_at": START})
     said: list[tuple[str, int, int]] = []
-    report = run_audits(spark, lake, facts=facts, progress=lambda *told: said.append(told))
+    report = run_audits(None, lake, facts=facts, progress=lambda *told: said.append(told))
     assert [one for audit in report.audits if audit.findings for one in audit.sample] == []
     assert [audit.name for audit in report.audits] == list(AUDITS)
-    assert said[0] == (f"audit {lake.bronze.rows} envelopes", 0, 1 + len(MEASURES))
-    assert [done for _, done, _ in said] == list(range(1 + len(MEASURES)))
+    assert said[0] == (f"audit {lake.bronze.rows} envelopes", 0, 2)
+    assert [done for _, done, _ in said] == [0, 1, 2]
 
     assert {measure.name: measure.rows > 0 for measure in report.measures} == dict.fromkeys(
         MEASURES, True
@@ -492,8 +407,8 @@ def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     assert len(before) == report.notices > 0
     forged = {**stray, "offset": head.offset, "reason": "bad_signature", "detail": "by nobody"}
     forged["recorded_at"] = START
-    add(spark, lake.quarantine, forged)
-    again = run_audits(spark, lake, ["signatures"])
+    add(lake.quarantine, forged)
+    again = run_audits(None, lake, ["signatures"])
     assert (again.findings, again.notices, again.measures) == (1, 0, ())
     assert [(one.detail, one.at) for one in again.audits[0].sample] == [
         ("bad_signature: by nobody", START)
@@ -503,12 +418,12 @@ def test_P5_nothing_is_wrong_with_histories_in_which_nothing_went_wrong(
     assert findings_table(lake).txn(APP) == lake.bronze.version
 
 
-def test_P5_an_empty_lake_is_audited_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_P5_an_empty_lake_is_audited_too(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path / "lake", create=True)
-    report = run_audits(spark, lake)
+    report = run_audits(None, lake)
     assert (report.findings, report.notices, report.bronze_version) == (0, 0, -1)
     assert len(save_plots(lake, tmp_path / "pictures")) == len(MEASURES)
-    assert [audit.name for audit in run_audits(spark, lake, ["gaps"], write=False).audits] == [
+    assert [audit.name for audit in run_audits(None, lake, ["gaps"], write=False).audits] == [
         "gaps"
     ]
 

@@ -165,7 +165,7 @@ def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
     report = ingest_logs(never, lake, logs, progress=lambda *said: told.append(said))
 
     assert report.failures == []
-    entries[ana, 1, far]["problem"] = "bad_stamp: of the id"
+    entries[ana, 1, far]["problem"] = "bad_id: of the id"
     check_whole(lake, entries)
     # Who was first: by the time of recording, then by place.
     good = [row for row in entries.values() if row["problem"] is None]
@@ -182,7 +182,7 @@ def test_P2_bronze_has_every_id_once_and_nothing_is_dropped(
     assert entries[conflict]["id"] == id_text(by_ana[forged].id)
     assert {place: reason for place, reason in reasons.items() if place != conflict} == {
         (ana, 1, strange): "unknown_op",
-        (ana, 1, far): "bad_stamp",
+        (ana, 1, far): "bad_id",
         (ana, 1, short): "bad_envelope",
         (ana, 1, newer): "unsupported_protocol",
         (ana, 1, lying): "bad_envelope",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
+import msgspec
 import polars
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast.node.library.node import open_node
-from holdfast.pipeline.audits.gold import run_audits
-from holdfast.pipeline.fold.silver import current
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.jobs.compaction import compact
 from holdfast.pipeline.jobs.run import run
 from holdfast.pipeline.jobs.sources import log_source, remember, remembered
@@ -19,12 +21,17 @@ from holdfast.pipeline.jobs.status import status, tables
 from holdfast.pipeline.lake.find_entries import find_entries
 from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.query import run_query
 from holdfast.pipeline.sink import refused
 from holdfast.pipeline.sink.ids import Write
 from holdfast.pipeline.sink.rows import SinkRow
-from holdfast.pipeline.snapshot.build import build_snapshot
-from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.snapshot.files import (
+    TAKEN,
+    SnapshotPartWritten,
+    SnapshotTarget,
+    write_parts,
+)
+from holdfast.pipeline.spark.workers import DriverWorkers
+from holdfast.rules.errors import AlreadyExists
 from support.s3_server import SECRET, S3Server
 
 
@@ -33,52 +40,68 @@ def write(home: Path, key: str, value: str, *, create: bool = False) -> None:
         node.mesh("site", create=create).state.set(key, value)
 
 
-def states(spark: SparkSession, lake: Lake) -> dict[str, str]:
-    return {row.key: row.value for row in current(spark, lake.fresh(), "state").collect()}
-
-
-def test_P2_a_lake_lives_in_an_object_store(
-    s3: S3Server, spark: SparkSession, tmp_path: Path
-) -> None:
-    ana, bob = tmp_path / "ana", tmp_path / "bob"
+@pytest.fixture(scope="module")
+def lake(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake that has read two homes in two runs, and folded after each."""
+    ana, bob = (tmp_path_factory.mktemp("homes") / name for name in ("ana", "bob"))
     write(ana, "limit", "6", create=True)
     write(bob, "limit", "5", create=True)
     place = s3.new_place()
     lake = Lake.open(place, create=True, options=s3.options)
     remember(lake, [log_source(str(home)) for home in (ana, bob)])
-    assert run(spark, lake, remembered(lake)).ingest.new == 2
+    assert run(never, lake, remembered(lake), fold=False).ingest.new == 2
+    fold_lake(DriverWorkers(), lake.fresh())
     write(ana, "limit", "7")
     again = Lake.open(place.replace("s3:", "s3a:"), options=s3.options)
-    second = run(spark, again, remembered(again))
+    second = run(never, again, remembered(again), fold=False)
     assert (second.ok, second.ingest.new) == (True, 1)
-    assert states(spark, lake) == {"limit": '"7"'}
-    assert [log.lag for log in status(again).logs] == [0, 0]
+    fold_lake(DriverWorkers(), again.fresh())
+    return lake
 
-    merged = compact(SparkWorkers(spark, lake.proof), lake.fresh())
+
+def never() -> SparkSession:
+    raise AssertionError("Spark was started for nothing")
+
+
+def test_P2_a_lake_lives_in_an_object_store_without_spark(s3: S3Server, lake: Lake) -> None:
+    state = holdfast.lake(lake.root, options=s3.options).state.polars()
+    assert state.select("key", "value").rows() == [("limit", '"7"')]
+    assert [log.lag for log in status(lake.fresh()).logs] == [0, 0]
+    merged = compact(DriverWorkers(), lake.fresh())
     assert merged.files_before > merged.files_after
-    (audit,) = run_audits(spark, lake.fresh(), ["orphans"]).audits
-    assert (audit.findings, audit.notices) == (0, 0)
-    found = run_query(spark, lake.fresh(), "select count(*) as n from bronze", 9)
-    assert found.rows == ((3,),)
-    frame = holdfast.lake(place, options=s3.options).state.polars()
-    assert frame.select("key", "value").rows() == [("limit", '"7"')]
-    ids = holdfast.lake(place, options=s3.options).bronze.polars()["id"].to_list()
-    assert len(list(find_entries(lake.fresh(), ids))) == 3
-
-    target = Folder(s3.new_place("snapshot"), s3.options)
-    built = build_snapshot(spark, lake, target.root, mesh="site")
-    assert (built.rows, built.target) == (1, target.root)
-    assert [entry.base_name for entry in target.entries("parts")] != []
+    bronze = holdfast.lake(lake.root, options=s3.options).bronze.polars()
+    assert len(list(find_entries(lake.fresh(), bronze["id"].to_list()))) == 3
     removed = [path for _, table in tables(lake.fresh()) for path in table.vacuum(0, dry_run=False)]
     assert removed
-    assert states(spark, lake) == {"limit": '"7"'}
+    again = holdfast.lake(lake.root, options=s3.options).state.polars()
+    assert again.equals(state)
     # Others read it as it is, and nothing in it is a secret.
-    files = polars.read_delta(f"{place}/bronze", storage_options=s3.options)
+    files = polars.read_delta(f"{lake.root}/bronze", storage_options=s3.options)
     assert files.height == 3
     for key in s3.keys(lake.folder.base):
         raw = lake.folder.read(key.removeprefix(f"{lake.folder.base}/"))
         assert raw is not None
         assert SECRET.encode() not in raw
+
+
+def test_P6_a_snapshot_is_written_to_an_object_store(s3: S3Server, lake: Lake) -> None:
+    target = SnapshotTarget(s3.new_place("snapshot"), s3.options)
+    target.prepare()
+    rows = holdfast.lake(lake.root, options=s3.options).bronze.arrow(TAKEN)
+    written = [
+        msgspec.msgpack.decode(raw, type=SnapshotPartWritten)
+        for attempt in ("first", "second")
+        for batch in write_parts(pickle.loads(pickle.dumps(target)), attempt, 1, rows.to_batches())
+        for raw in batch.column(0).to_pylist()
+    ]
+    kept, strays = written[:3], written[3:]
+    assert [one.counts for one in (*kept, *strays)] == [{"state": 1}] * 6
+    target.publish(b"{}", "build")
+    assert target.remove_strays({one.part.path for one in kept}) == 3
+    names = sorted(f"parts/{entry.base_name}" for entry in target.entries("parts"))
+    assert names == sorted(one.part.path for one in kept)
+    with pytest.raises(AlreadyExists, match=target.root):
+        SnapshotTarget(target.root, s3.options).prepare()
 
 
 def test_P8_refused_rows_are_kept_in_an_object_store(s3: S3Server) -> None:

@@ -62,7 +62,7 @@ def _show(spark: Any, root: Path, homes: Sequence[Path], mesh: str, say: Say) ->
     for row in found.documents():
         say(f"   release = {row['value']} (stamp {row['lamport']}@{row['peer']}), as on the nodes")
     with lake.working("the demo"):
-        audited = pipeline.run_audits(spark, lake, list(AUDITS))
+        audited = pipeline.run_audits(None, lake, list(AUDITS))
     say(f"   {len(audited.audits)} audits: {audited.findings} findings, {audited.notices} notices")
     for audit in audited.audits:
         for notice in audit.sample:

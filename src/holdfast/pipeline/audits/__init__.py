@@ -1,18 +1,17 @@
 """Audits, which look for what must never happen, and measures, which count what does.
 
-All of them are pure functions of tables, made of set operations without loops over rows, so that
-tests can run them on small tables and `gold.py` can run them together as one job. `shape.py` says
-what an audit is, `live_facts.py` asks nodes what only they know, `plots.py` draws the measures.
-Each other module has one audit, or a few that share their work.
+`job.py` runs all that look at bronze as one job: tasks take ranges of ids (`ranges.py`), read each
+row once (`scan.py`), and send on what concerns more than one range (`runs.py`, `parcels.py`). What
+is wrong is decided by pure functions of Arrow tables; each of the modules that are named after it
+has one audit, or a few that share their work, and they compare whole columns (`arrays.py`).
+`shape.py` says what an audit is, `gold.py` keeps the results, `live_facts.py` asks nodes what only
+they know, `plots.py` draws the measures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 from typing import Final
-
-from pyspark.sql import DataFrame
 
 from holdfast.pipeline.audits.claims import CLAIMS
 from holdfast.pipeline.audits.conflicts import CONFLICTS, HOT_SPOTS
@@ -23,7 +22,7 @@ from holdfast.pipeline.audits.growth import GROWTH
 from holdfast.pipeline.audits.origins import GAPS, REPEATS, STAMPS
 from holdfast.pipeline.audits.places import OFFSETS, ORPHANS
 from holdfast.pipeline.audits.refusals import REFUSED, SIGNATURES
-from holdfast.pipeline.audits.shape import FINDINGS, Audit, AuditTables, Measure
+from holdfast.pipeline.audits.shape import Audit, Measure
 from holdfast.rules.errors import UnknownKey
 
 AUDITS: Final[dict[str, Audit]] = {
@@ -60,9 +59,3 @@ def chosen(names: Iterable[str] | None) -> tuple[list[Audit], list[Measure]]:
         [AUDITS[name] for name in wanted if name in AUDITS],
         [MEASURES[name] for name in wanted if name in MEASURES],
     )
-
-
-def findings(tables: AuditTables, audits: Iterable[Audit]) -> DataFrame:
-    """The findings of all these audits as one frame, which is computed in one job."""
-    found = [audit.find(tables).select(*FINDINGS.names) for audit in audits]
-    return reduce(DataFrame.unionByName, found)

@@ -8,82 +8,71 @@ and no frontier of the lake is past what bronze has. Only nodes that were asked 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from holdfast.pipeline.audits.shape import (
-    FINDING,
-    NOTICE,
-    Audit,
-    AuditTables,
-    all_of,
-    as_findings,
-    sentence,
-)
+from holdfast.pipeline.audits.live_facts import LogFacts
+from holdfast.pipeline.audits.scan import Positions
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found_rows
 
 
-def _forgotten(tables: AuditTables) -> DataFrame:
-    rows = tables.logs.filter("first > frontier + 1")
-    detail = sentence(
-        "the log begins at {}, but its reader {} has confirmed only up to {}",
-        "first",
-        "consumer",
-        "frontier",
-    )
-    return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="first")
+def judge_frontiers(logs: Sequence[LogFacts], positions: Positions, consumer: str) -> list[Found]:
+    """`consumer`: the name by which the lake reads logs."""
+    wrong = [row for log in logs for row in _of_readers(log, positions, consumer)]
+    firsts: dict[tuple[str, int], int] = {}
+    for log in logs:
+        key = (log.log, log.epoch)
+        firsts[key] = min(log.first, firsts.get(key, log.first))
+    late: list[FoundRow] = []
+    for (name, epoch), first in firsts.items():
+        read = positions.get((name, epoch))
+        if first <= (read or 0) + 1:
+            continue
+        known: dict[str, Any] = {"log": name, "epoch": epoch, "offset": first}
+        if read is None:
+            # A lake that starts to read a log late cannot have what was truncated before.
+            detail = f"the log begins at {first}, and nothing of this epoch was read before"
+            late.append(FoundRow(weight=first - 1, detail=detail, **known))
+        else:
+            detail = f"offsets {read + 1} to {first - 1} are gone unread"
+            wrong.append(FoundRow(weight=first - read - 1, detail=detail, **known))
+    return found_rows(FRONTIERS.name, FINDING, wrong) + found_rows(FRONTIERS.name, NOTICE, late)
 
 
-def _past_end(tables: AuditTables) -> DataFrame:
-    rows = tables.logs.filter("frontier > head")
-    detail = sentence(
-        "its reader {} has confirmed up to {}, but the log ends at {}: it went back in time",
-        "consumer",
-        "frontier",
-        "head",
-    )
-    return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
+def _of_readers(log: LogFacts, positions: Positions, consumer: str) -> Iterator[FoundRow]:
+    for reader, frontier in log.readers.items():
+        if log.first > frontier + 1:
+            yield _row(
+                log,
+                log.first,
+                log.first - frontier - 1,
+                f"the log begins at {log.first}, but its reader {reader} has confirmed only up to "
+                f"{frontier}",
+            )
+        if frontier > log.head:
+            yield _row(
+                log,
+                frontier,
+                frontier - log.head,
+                f"its reader {reader} has confirmed up to {frontier}, but the log ends at "
+                f"{log.head}: it went back in time",
+            )
+        read = positions.get((log.log, log.epoch))
+        if reader.endswith(consumer) and read is not None and frontier > read:
+            yield _row(
+                log,
+                frontier,
+                frontier - read,
+                f"the lake has confirmed up to {frontier} and holds the log only up to {read}",
+            )
 
 
-def _unread(tables: AuditTables) -> DataFrame:
-    """Entries that were truncated before the lake read them; one row for each log."""
-    logs = tables.logs.groupBy("log", "epoch").agg(F.min("first").alias("first"))
-    known = tables.positions.withColumnRenamed("offset", "read")
-    in_epoch = logs.join(known, ["log", "epoch"], "left")
-    gone = in_epoch.filter("first > coalesce(read, 0) + 1").withColumn(
-        "began", F.col("read").isNull()
-    )
-    # A lake that starts to read a log late cannot have what was truncated before: only a notice.
-    detail = F.when(
-        F.col("began"),
-        sentence("the log begins at {}, and nothing of this epoch was read before", "first"),
-    ).otherwise(
-        sentence("offsets {} to {} are gone unread", F.expr("read + 1"), F.expr("first - 1"))
-    )
-    severity = F.when(F.col("began"), NOTICE).otherwise(FINDING)
-    return as_findings(gone, FRONTIERS.name, severity, detail, offset="first")
-
-
-def _confirmed_unread(tables: AuditTables) -> DataFrame:
-    ours = tables.logs.filter(F.col("consumer").endswith(tables.consumer))
-    known = tables.positions.withColumnRenamed("offset", "read")
-    rows = ours.join(known, ["log", "epoch"]).filter("frontier > read")
-    detail = sentence(
-        "the lake has confirmed up to {} and holds the log only up to {}", "frontier", "read"
-    )
-    return as_findings(rows, FRONTIERS.name, FINDING, detail, offset="frontier")
-
-
-def _confirmed_lost(tables: AuditTables) -> DataFrame:
-    """Places up to which a node may forget, and which the lake does not hold."""
-    rows = tables.lost.filter("offset <= confirmed")
-    detail = sentence("the lake has confirmed up to {}, but {}", "confirmed", "detail")
-    return as_findings(rows, FRONTIERS.name, FINDING, detail)
+def _row(log: LogFacts, offset: int, weight: int, detail: str) -> FoundRow:
+    return FoundRow(weight=weight, detail=detail, log=log.log, epoch=log.epoch, offset=offset)
 
 
 FRONTIERS: Final = Audit(
     "frontiers",
     "logs that forgot too much, readers that confirmed too much",
-    all_of(_forgotten, _past_end, _unread, _confirmed_unread, _confirmed_lost),
+    "how many offsets it is about",
 )

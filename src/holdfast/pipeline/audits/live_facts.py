@@ -1,6 +1,6 @@
 """What live nodes say about their logs: bounds, readers, and how far those have confirmed.
 
-Audits get it as a small table. Nothing here judges.
+Nothing here judges; `frontiers.py` does.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.node.core.views import Consumer
-from holdfast.pipeline.audits.shape import LOGS, small_table
 from holdfast.pipeline.logs.broker import BrokerLog
 from holdfast.pipeline.logs.disk import HomeLog
 from holdfast.pipeline.logs.http import NodeLog
@@ -20,7 +18,6 @@ from holdfast.pipeline.logs.log import LogBounds, ReadableLog
 from holdfast.rules.errors import EpochChanged
 
 _AGAIN: Final = "ask again"
-_NOBODY: Final[list[tuple[str | None, int | None]]] = [(None, None)]
 
 
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,15 +37,6 @@ class LiveFacts(msgspec.Struct, frozen=True):
     """What all nodes that were asked have answered."""
 
     logs: tuple[LogFacts, ...] = ()
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """A row for each reader of each log, or one without a reader."""
-        rows = [
-            (log.log, log.epoch, log.first, log.head, log.whole, *reader)
-            for log in self.logs
-            for reader in list(log.readers.items()) or _NOBODY
-        ]
-        return small_table(spark, rows, LOGS)
 
 
 class _Consumers(msgspec.Struct, frozen=True):

@@ -2,110 +2,247 @@
 
 Bronze has every envelope once, sightings the places where it was seen again, quarantine what could
 not be kept. Together they have every place of every log that was read.
+
+Ids are judged by the task that has them; places where all runs of a log come together (see `runs`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.pipeline.audits.shape import (
-    FINDING,
-    NOTICE,
-    PLACE,
-    Audit,
-    AuditTables,
-    all_of,
-    as_findings,
-    sentence,
+from holdfast.pipeline.audits.arrays import (
+    NONE,
+    Numbers,
+    Spans,
+    coded,
+    ints,
+    millis,
+    numbered,
+    reach,
+    rows_at,
+    starts,
 )
+from holdfast.pipeline.audits.runs import contested
+from holdfast.pipeline.audits.scan import Share
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found
 from holdfast.pipeline.ingest.dedupe import CONFLICT
 from holdfast.pipeline.lake.schema import GAP, LOST
 
-
-def _rows(tables: AuditTables) -> DataFrame:
-    """Every place in bronze and sightings with its id; `kept` is 1 in bronze and 0 in sightings."""
-    kept = tables.bronze.select(*PLACE, "id", "recorded_at", F.lit(1).alias("kept"))
-    again = tables.sightings.select(*PLACE, "id", "recorded_at", F.lit(0).alias("kept"))
-    return kept.unionByName(again)
+_PLACED: Final = ("log", "epoch", "offset", "id")
 
 
-def _wrong_ids(tables: AuditTables) -> DataFrame:
+# --- ids, by the task that has them --------------------------------------------------------------
+
+
+def judge_ids(share: Share) -> list[Found]:
     """Ids that bronze has twice, or that only sightings have."""
-    rows = _rows(tables)
-    wrong = rows.groupBy("id").agg(F.sum("kept").alias("times")).filter("times <> 1")
-    listed = rows.join(F.broadcast(wrong), "id")
-    detail = F.when(
-        F.col("times") == 0, F.lit("it was seen again here, and bronze does not have it")
-    ).otherwise(sentence("bronze has it {} times", "times"))
-    return as_findings(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
+    high, low = share.words
+    order = np.lexsort((low, high))
+    twice = ~starts(high[order], low[order])
+    lost = share.envelopes < 0
+    if not twice.any() and not lost.any():
+        return []
+    bronze, again = (table.select([*_PLACED, "recorded_at"]) for table in (share.rows, share.again))
+    rows = pa.concat_tables([bronze, again])
+    number = numbered(rows["id"])
+    kept = np.zeros(rows.num_rows, np.int64)
+    kept[: bronze.num_rows] = 1
+    times = np.bincount(number, weights=kept).astype(np.int64)[number]
+    wrong = np.flatnonzero(times != 1)
 
+    def rows_of(places: Sequence[int]) -> Iterable[FoundRow]:
+        at = wrong[places]
+        for row, count in zip(rows_at(rows, at), times[at].tolist(), strict=True):
+            detail = f"bronze has it {count} times"
+            if not count:
+                detail = "it was seen again here, and bronze does not have it"
+            known = {name: row[name] for name in _PLACED}
+            yield FoundRow(weight=max(1, count), detail=detail, at=row["recorded_at"], **known)
 
-def _places_twice(tables: AuditTables) -> DataFrame:
-    rows = _rows(tables)
-    twice = rows.groupBy(*PLACE).agg(F.count("*").alias("times")).filter("times > 1")
-    listed = rows.join(F.broadcast(twice), list(PLACE))
-    detail = sentence("this place was read {} times", "times")
-    return as_findings(listed, ORPHANS.name, FINDING, detail, at="recorded_at")
-
-
-def _conflicts(tables: AuditTables) -> DataFrame:
-    other = tables.quarantine.filter(F.col("reason") == CONFLICT)
-    kept = tables.bronze.select(
-        "id",
-        "mesh",
-        "origin",
-        "entity",
-        sentence(" was seen first at offset {} of log {}", "offset", "log").alias("first"),
+    return found(
+        ORPHANS.name,
+        FINDING,
+        np.maximum(times[wrong], 1),
+        millis(rows["recorded_at"])[wrong],
+        rows_of,
     )
-    # Conflicts are few, so they are sent to all tasks and bronze is not shuffled.
-    kept = kept.join(F.broadcast(other.select("id")), "id", "left_semi")
-    rows = other.join(F.broadcast(kept), "id", "left")
-    before = F.coalesce(F.col("first"), F.lit(" is known"))
-    detail = sentence("the same id with other bytes{}: {}", before, "detail")
-    return as_findings(rows, ORPHANS.name, FINDING, detail, at="recorded_at")
 
 
-def _offsets(tables: AuditTables) -> DataFrame:
-    """Gaps between the places that were read of a log, and ranges that were truncated before the
-    lake could read them.
-    """
-    read = tables.bronze.select(*PLACE).unionByName(tables.sightings.select(*PLACE))
-    known_gap = F.when(F.col("reason").isin(GAP, LOST), F.col("detail"))
-    everywhere = read.withColumn("gap", F.lit(None).cast("string")).unionByName(
-        tables.quarantine.select(*PLACE, known_gap.alias("gap"))
+def judge_conflicts(share: Share) -> list[Found]:
+    """Ids that came with other bytes than bronze has."""
+    (reasons,), names = coded(share.aside["reason"])
+    other = np.flatnonzero(reasons == (names.index(CONFLICT) if CONFLICT in names else -2))
+    if not len(other):
+        return []
+    conflicts = share.aside.take(pa.array(other))
+    first = pc.fill_null(
+        pc.index_in(conflicts["id"], value_set=share.rows["id"].combine_chunks()), -1
     )
-    order = Window.partitionBy("log", "epoch").orderBy("offset")
-    holes = everywhere.select(
-        "*",
-        F.lag("offset").over(order).alias("before"),
-        F.lag("gap").over(order).alias("gap_before"),
-    ).filter("gap is not null or (gap_before is null and offset > before + 1)")
-    # A reader that may read only some meshes does not get the places of the others, and a broker's
-    # log lacks what had expired before. What ingest noted as a gap is missing in any case.
-    partly = tables.logs.filter("not whole").select("log").distinct().withColumn("partly", F.lit(1))
-    holes = holes.join(F.broadcast(partly), "log", "left")
-    # What was truncated before the lake first read the log is no fault.
-    excused = F.expr("(partly = 1 and gap is null) or before is null")
-    severity = F.when(excused, NOTICE).otherwise(FINDING)
-    hole = sentence("offsets {} to {} were not read", F.expr("before + 1"), F.expr("offset - 1"))
-    return as_findings(holes, OFFSETS.name, severity, F.coalesce(F.col("gap"), hole))
+    at = first.to_numpy().astype(np.int64)
+
+    def rows_of(places: Sequence[int]) -> Iterable[FoundRow]:
+        known = at[places]
+        kept = iter(rows_at(share.rows, known[known >= 0]))
+        for row, place in zip(rows_at(conflicts, places), known.tolist(), strict=True):
+            bronze = next(kept) if place >= 0 else {}
+            before = " is known"
+            if bronze:
+                before = f" was seen first at offset {bronze['offset']} of log {bronze['log']}"
+            yield FoundRow(
+                weight=1,
+                detail=f"the same id with other bytes{before}: {row['detail']}",
+                at=row["recorded_at"],
+                **{name: row[name] for name in _PLACED},
+                **{name: bronze.get(name) for name in ("mesh", "origin", "entity")},
+            )
+
+    times = millis(conflicts["recorded_at"])
+    return found(ORPHANS.name, FINDING, np.ones(len(at), np.int64), times, rows_of)
 
 
-def _lost(tables: AuditTables) -> DataFrame:
-    """What `reads` says was read and no table has."""
-    return as_findings(tables.lost, OFFSETS.name, FINDING, F.col("detail"))
+# --- places, where all runs of a log come together -----------------------------------------------
+
+
+def aside_places(share: Share) -> pa.Table:
+    """The places of quarantine, with what they say if they begin a gap."""
+    aside = share.aside
+    gaps = pc.is_in(aside["reason"].cast(pa.string()), value_set=pa.array([GAP, LOST]))
+    said = pc.if_else(gaps, aside["detail"], pa.scalar(None, pa.string()))
+    return aside.select(["log", "epoch", "offset"]).append_column("gap", said)
+
+
+class PlaceRuns:
+    """All runs of places of some logs, sorted."""
+
+    def __init__(self, runs: pa.Table, aside: pa.Table) -> None:
+        (logs, others), self._names = coded(runs["log"], aside["log"])
+        epochs, offsets = ints(runs["epoch"]), ints(runs["offset"])
+        order = np.lexsort((offsets, epochs, logs))
+        self.runs = runs.take(pa.array(order))
+        self.log, self.epoch, self.offset = logs[order], epochs[order], offsets[order]
+        self.last, self.rows = ints(self.runs["last"]), ints(self.runs["rows"])
+        self.group = np.cumsum(starts(self.log, self.epoch)) - 1
+        self.aside = (others, ints(aside["epoch"]), ints(aside["offset"]))
+        self.gaps = aside["gap"]
+
+    def contested(self) -> Spans:
+        at = np.flatnonzero(starts(self.group))
+        names = [
+            (self._names[log], epoch)
+            for log, epoch in zip(self.log[at].tolist(), self.epoch[at].tolist(), strict=True)
+        ]
+        return contested(self.group, names, self.offset, self.last, self.rows)
+
+    def begun(self) -> dict[tuple[str, int], int]:
+        """By log and epoch: the first offset that was read. What stands there may be of another
+        origin than the log, or could not be read.
+        """
+        others, epochs, offsets = self.aside
+        read = self.gaps.is_null().to_numpy()
+        logs = np.concatenate([self.log, others[read]])
+        all_epochs = np.concatenate([self.epoch, epochs[read]])
+        places = np.concatenate([self.offset, offsets[read]])
+        order = np.lexsort((places, all_epochs, logs))
+        first = order[starts(logs[order], all_epochs[order])]
+        return {
+            (self._names[log], epoch): place
+            for log, epoch, place in zip(
+                logs[first].tolist(),
+                all_epochs[first].tolist(),
+                places[first].tolist(),
+                strict=True,
+            )
+        }
+
+    def twice(self) -> list[Found]:
+        """Places that were read more than once."""
+        if not len(self.offset):
+            return []
+        same = np.cumsum(starts(self.group, self.offset)) - 1
+        times = np.bincount(same)[same]
+        wrong = np.flatnonzero(times > 1)
+
+        def rows_of(places: Sequence[int]) -> Iterable[FoundRow]:
+            at = wrong[places]
+            for row, count in zip(rows_at(self.runs, at), times[at].tolist(), strict=True):
+                yield FoundRow(
+                    weight=count,
+                    detail=f"this place was read {count} times",
+                    at=row["recorded_at"],
+                    **{name: row[name] for name in _PLACED},
+                )
+
+        newest = millis(self.runs["recorded_at"])[wrong]
+        return found(ORPHANS.name, FINDING, times[wrong], newest, rows_of)
+
+    def holes(self, partly: Collection[str]) -> list[Found]:
+        """Gaps between the places that were read of a log, and ranges that were truncated before
+        the lake could read them. `partly`: the logs of which the lake does not get all entries: a
+        reader that may read only some meshes does not get the places of the others, and a broker's
+        log lacks what had expired before. What ingest noted as a gap is missing in any case.
+        """
+        others, epochs, offsets = self.aside
+        logs = np.concatenate([self.log, others])
+        all_epochs = np.concatenate([self.epoch, epochs])
+        first = np.concatenate([self.offset, offsets])
+        last = np.concatenate([self.last, offsets])
+        is_gap = np.zeros(len(first), np.bool_)
+        is_gap[len(self.log) :] = self.gaps.is_valid().to_numpy()
+        order = np.lexsort((first, all_epochs, logs))
+        group = np.cumsum(starts(logs[order], all_epochs[order])) - 1
+        first, last, is_gap = first[order], last[order], is_gap[order]
+        before = reach(group, last)
+        after_gap = (before != NONE) & (reach(group, np.where(is_gap, last, NONE)) == before)
+        hole = (before != NONE) & ~after_gap & (first > before + 1)
+        wrong = np.flatnonzero(is_gap | hole)
+        some = np.isin(logs[order], [at for at, name in enumerate(self._names) if name in partly])
+        # What was truncated before the lake first read the log is no fault.
+        excused = ((some & ~is_gap) | (before == NONE))[wrong]
+        missing = np.where(is_gap, _next(group, first) - first, first - before - 1)[wrong]
+        said = pa.chunked_array([pa.nulls(len(self.log), pa.string()), *self.gaps.chunks])
+
+        def rows_of(at: Numbers, places: Sequence[int]) -> Iterable[FoundRow]:
+            chosen = at[places]
+            for place, gap in zip(
+                chosen.tolist(), said.take(pa.array(order[wrong[chosen]])).to_pylist(), strict=True
+            ):
+                row = wrong[place]
+                hole = f"offsets {before[row] + 1} to {first[row] - 1} were not read"
+                yield FoundRow(
+                    weight=int(missing[place]),
+                    log=self._names[logs[order[row]]],
+                    epoch=int(all_epochs[order[row]]),
+                    offset=int(first[row]),
+                    detail=hole if gap is None else gap,
+                )
+
+        parts: list[Found] = []
+        for severity, chosen in ((FINDING, ~excused), (NOTICE, excused)):
+            at = np.flatnonzero(chosen)
+            parts += found(OFFSETS.name, severity, missing[at], None, partial(rows_of, at))
+        return parts
+
+
+def _next(group: Numbers, first: Numbers) -> Numbers:
+    """The first offset of the next run of the same log; one more than its own for the last."""
+    after = first + 1
+    after[:-1] = np.where(group[1:] == group[:-1], first[1:], after[:-1])
+    return after
 
 
 ORPHANS: Final = Audit(
     "orphans",
     "ids that bronze has not or has twice, places read twice, one id with two contents",
-    all_of(_wrong_ids, _places_twice, _conflicts),
+    "how many times it is there",
 )
 OFFSETS: Final = Audit(
     "offsets",
     "holes in what was read of a log, and what was read and is not there",
-    all_of(_offsets, _lost),
+    "how many offsets are missing",
 )

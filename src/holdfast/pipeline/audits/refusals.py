@@ -7,19 +7,15 @@ given up on stands in their own tables and in no log (see `holdfast outbox list 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
 
-from holdfast.pipeline.audits.shape import (
-    FINDING,
-    NOTICE,
-    Audit,
-    AuditTables,
-    as_findings,
-    sentence,
-)
+from holdfast.pipeline.audits.arrays import Numbers, coded, millis, rows_at
+from holdfast.pipeline.audits.scan import Share
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found
 from holdfast.pipeline.ingest.dedupe import CONFLICT
 from holdfast.pipeline.lake.schema import GAP, LOST, UNKNOWN_OP
 from holdfast.rules.errors import ForgedOrigin, KeyExpired, NotTrusted, ZoneNotTrusted
@@ -34,22 +30,45 @@ FORGED: Final = (
 """Reasons that mean that an envelope is not from the origin that it names."""
 
 
-def _signatures(tables: AuditTables) -> DataFrame:
-    rows = tables.quarantine.filter(F.col("reason").isin(*FORGED))
-    return as_findings(rows, SIGNATURES.name, FINDING, _reason(), at="recorded_at")
+def judge_aside(share: Share, names: Iterable[str]) -> list[Found]:
+    """What a share of quarantine holds, for the audits with these names."""
+    (reasons,), texts = coded(share.aside["reason"])
+
+    def of(*wanted: str) -> Numbers:
+        chosen = [at for at, text in enumerate(texts) if text in wanted]
+        return np.flatnonzero(np.isin(reasons, chosen))
+
+    elsewhere = (*FORGED, CONFLICT, GAP, LOST, UNKNOWN_OP)
+    rest = of(*(text for text in texts if text not in elsewhere))
+    kinds = [
+        (SIGNATURES.name, FINDING, of(*FORGED)),
+        (REFUSED.name, FINDING, rest),
+        # An op of a newer version is kept, and is folded once this Holdfast is as new.
+        (REFUSED.name, NOTICE, of(UNKNOWN_OP)),
+    ]
+    times = millis(share.aside["recorded_at"])
+    return [
+        part
+        for name, severity, at in kinds
+        if name in names
+        for part in found(
+            name, severity, np.ones(len(at), np.int64), times[at], partial(_rows, share, at)
+        )
+    ]
 
 
-def _refused(tables: AuditTables) -> DataFrame:
-    in_other_audits = F.col("reason").isin(*FORGED, CONFLICT, GAP, LOST)
-    rows = tables.quarantine.filter(~in_other_audits)
-    # An op of a newer version is kept, and is folded once this Holdfast is as new.
-    severity = F.when(F.col("reason") == UNKNOWN_OP, NOTICE).otherwise(FINDING)
-    return as_findings(rows, REFUSED.name, severity, _reason(), at="recorded_at")
+def _rows(share: Share, at: Numbers, places: Sequence[int]) -> Iterable[FoundRow]:
+    for row in rows_at(share.aside, at[places]):
+        detail = "?" if row["detail"] is None else row["detail"]
+        known = {name: row[name] for name in ("log", "epoch", "offset", "id")}
+        yield FoundRow(
+            weight=1, detail=f"{row['reason']}: {detail}", at=row["recorded_at"], **known
+        )
 
 
-def _reason() -> Column:
-    return sentence("{}: {}", "reason", "detail")
-
-
-SIGNATURES: Final = Audit("signatures", "envelopes that are not from whom they claim", _signatures)
-REFUSED: Final = Audit("refused", "everything else that lies in quarantine", _refused)
+SIGNATURES: Final = Audit(
+    "signatures", "envelopes that are not from whom they claim", "none: the newest come first"
+)
+REFUSED: Final = Audit(
+    "refused", "everything else that lies in quarantine", "none: the newest come first"
+)

@@ -1,29 +1,35 @@
-"""What every audit is: a pure function from the lake's tables to rows of one shape.
+"""What every audit is, and what it gives: counts, and the worst of the rows that it found.
 
-An audit gives a row for each thing that is wrong. A **finding** is something that the rules of
-Holdfast exclude: if the lake saw it, something is broken or a peer has cheated. A **notice** is
-something that may rightly happen and that a person may want to know.
+An audit finds rows that are wrong. A **finding** is something that the rules of Holdfast exclude:
+if the lake saw it, something is broken or a peer has cheated. A **notice** is something that may
+rightly happen and that a person may want to know.
+
+Each audit says by which measure one row is worse than another (`Audit.weight`). The lake keeps the
+worst rows of each audit, at most `AUDIT_ROWS_MAX` of each severity, and how many there were. Nobody
+reads a hundred thousand rows of one kind, and the count tells what they would tell.
 
 A measure gives a table of figures over time, and judges nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Final
 
+import msgspec
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from holdfast.pipeline.audits.arrays import NONE, Numbers
 from holdfast.pipeline.lake import schema as schemas
-from holdfast.pipeline.lake.schema import arrow_schema, columns, described
+from holdfast.pipeline.lake.schema import described
+from holdfast.rules.limits import AUDIT_ROWS_MAX
 
 FINDING: Final = "finding"
 NOTICE: Final = "notice"
+PLACE: Final = tuple(schemas.PLACE.names)
 
 FINDINGS: Final = described(
     """
@@ -38,133 +44,123 @@ FINDINGS: Final = described(
     id string: the envelope that it is about
     detail string: what is wrong, in a sentence
     at timestamp: when it was recorded, by the clock of the node that recorded it
+    weight bigint: how bad it is, by the measure of the audit
+    rank bigint: its place among the rows of its audit and severity; 1 is the worst
+    total bigint: how many rows of its audit and severity were found; the worst are kept
     """
 )
 """What is wrong, where it was seen, and when; columns that do not apply are null."""
 
-LOGS: Final = columns(
-    "log string, epoch bigint, first bigint, head bigint, whole boolean, consumer string, "
-    "frontier bigint"
-)
-"""What nodes said about their logs: a row for each reader of each log, or one without a reader."""
-
-POSITIONS: Final = schemas.PLACE
-"""How far the lake has read each log."""
-
-PLACE: Final = tuple(POSITIONS.names)
-_HEADER: Final = ("mesh", "origin", "origin_epoch", "seq", "lamport", "created_at")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditTables:
-    """The tables that audits read."""
-
-    bronze: DataFrame
-    sightings: DataFrame
-    quarantine: DataFrame
-    seen: DataFrame
-    """Every place where an envelope of bronze was read, made by `sighted`."""
-    strong: DataFrame
-    """The rows of bronze that are strong writes: the only ones whose bytes are opened."""
-    tasks: DataFrame
-    task_events: DataFrame
-    logs: DataFrame
-    """`LOGS`; empty if no node was asked."""
-    positions: DataFrame
-    """`POSITIONS`."""
-    lost: DataFrame
-    """`LOST_PLACES`: what was read and is not there."""
-    consumer: str
-    """The name by which the lake reads logs."""
+_ORDER: Final = ("mesh", "log", "epoch", "offset", "origin", "entity", "id", "detail")
 
 
 @dataclass(frozen=True)
 class Audit:
-    """One audit: `find` gives rows with the columns of `FINDINGS`."""
+    """One audit."""
 
     name: str
     about: str
-    find: Callable[[AuditTables], DataFrame]
+    weight: str
+    """The measure by which rows are ranked."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure: `take` gives the rows of its table."""
+    """One measure, and the columns of its table."""
 
     name: str
     about: str
     schema: StructType
-    take: Callable[[AuditTables], DataFrame]
 
 
-def all_of(*finds: Callable[[AuditTables], DataFrame]) -> Callable[[AuditTables], DataFrame]:
-    """One audit made of several: the rows of all of them."""
-    return lambda tables: reduce(DataFrame.unionByName, [find(tables) for find in finds])
+class FoundRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row that an audit found; see `FINDINGS`."""
+
+    weight: int
+    detail: str
+    mesh: str | None = None
+    log: str | None = None
+    epoch: int | None = None
+    offset: int | None = None
+    origin: str | None = None
+    entity: str | None = None
+    id: str | None = None
+    at: int | None = None
+    """Milliseconds."""
 
 
-def sighted(bronze: DataFrame, sightings: DataFrame) -> DataFrame:
-    """All places where envelopes were read, with the few columns that audits compare."""
-    first = bronze.select(*PLACE, "id", "recorded_at", *_HEADER)
-    again = sightings.select(*PLACE, "id", "recorded_at").join(
-        bronze.select("id", *_HEADER), on="id"
-    )
-    return first.unionByName(again)
+class Found(msgspec.Struct, frozen=True):
+    """What one audit found in a part of the lake, of one severity."""
+
+    audit: str
+    severity: str
+    total: int
+    rows: tuple[FoundRow, ...]
+    """The worst of them."""
 
 
-def small_table(
-    spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType
-) -> DataFrame:
-    """A frame of a few rows that the driver has. As Arrow they become part of the plan, and no job
-    has to fetch them.
+def found(
+    audit: str,
+    severity: str,
+    weights: Numbers,
+    times: Numbers | None,
+    make: Callable[[Sequence[int]], Iterable[FoundRow]],
+) -> list[Found]:
+    """What was found, given the weight and the time of each row. `make` is called with the places
+    of the worst rows only; it makes them into sentences.
     """
-    named = [dict(zip(schema.names, row, strict=True)) for row in rows]
-    return spark.createDataFrame(pa.Table.from_pylist(named, schema=arrow_schema(schema)), schema)
+    if not len(weights):
+        return []
+    newest = np.zeros(len(weights), np.int64) if times is None else times
+    worst = np.lexsort((-np.maximum(newest, NONE + 1), -weights))[:AUDIT_ROWS_MAX]
+    return [Found(audit, severity, len(weights), tuple(make(worst.tolist())))]
 
 
-def settled(rows: DataFrame, positions: DataFrame) -> DataFrame:
-    """The rows up to the positions of bronze. Sightings and quarantine are committed before bronze,
-    so they may be ahead after a job was killed; the next job puts that right.
-    """
-    read = F.broadcast(positions.withColumnRenamed("offset", "read"))
-    reached = (rows["log"] == read["log"]) & (rows["epoch"] == read["epoch"])
-    return rows.join(read, reached & (rows["offset"] <= read["read"]), "left_semi")
+def found_rows(audit: str, severity: str, rows: Sequence[FoundRow]) -> list[Found]:
+    """The same for a few rows that are there already."""
+    ranked = tuple(sorted(rows, key=_badness)[:AUDIT_ROWS_MAX])
+    return [Found(audit, severity, len(rows), ranked)] if rows else []
 
 
-def is_own() -> Column:
-    """Of rows of `seen`: whether it is the origin's own log, in the epoch in which the origin wrote
-    the envelope. There its envelopes lie in the order in which they were written. After a restore
-    the log may also hold older ones that came back from other nodes.
-    """
-    return (F.col("log") == F.col("origin")) & (F.col("epoch") == F.col("origin_epoch"))
+def together(parts: Iterable[Found]) -> list[Found]:
+    """What was found in all parts of the lake, by audit and severity."""
+    by_kind: dict[tuple[str, str], list[Found]] = {}
+    for part in parts:
+        by_kind.setdefault((part.audit, part.severity), []).append(part)
+    merged: list[Found] = []
+    for (audit, severity), same in by_kind.items():
+        rows = sorted((row for part in same for row in part.rows), key=_badness)
+        total = sum(part.total for part in same)
+        merged.append(Found(audit, severity, total, tuple(rows[:AUDIT_ROWS_MAX])))
+    return merged
 
 
-def as_findings(
-    frame: DataFrame, audit: str, severity: str | Column, detail: Column, **known: Column | str
-) -> DataFrame:
-    """Rows as findings. Columns come from `known`, else from the frame by name, else are null."""
-    given: dict[str, Column] = {
-        "audit": F.lit(audit),
-        "severity": F.lit(severity) if isinstance(severity, str) else severity,
-        "detail": detail,
-        **{name: F.col(of) if isinstance(of, str) else of for name, of in known.items()},
-    }
-    here = set(frame.columns)
-    columns = []
-    for field in FINDINGS.fields:
-        if field.name in given:
-            column = given[field.name]
+def findings_rows(parts: Iterable[Found]) -> list[dict[str, Any]]:
+    """The rows of the table `findings`."""
+    return [
+        {
+            **{name: getattr(row, name) for name in (*_ORDER, "weight")},
+            **{"audit": part.audit, "severity": part.severity, "total": part.total, "rank": rank},
+            "at": None if row.at is None else row.at * 1000,
+        }
+        for part in parts
+        for rank, row in enumerate(part.rows, 1)
+    ]
+
+
+def _badness(row: FoundRow) -> tuple[Any, ...]:
+    """Sorts the worst first: by weight, then the newest, then by place."""
+    where = (getattr(row, name) for name in _ORDER)
+    return (-row.weight, -(row.at or 0), *((value is not None, value) for value in where))
+
+
+def arrow_rows(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table; times are given as microseconds."""
+    arrays = []
+    for field in schema:
+        values = [row[field.name] for row in rows]
+        if pa.types.is_timestamp(field.type):
+            arrays.append(pa.array(values, pa.int64()).cast(field.type))
         else:
-            column = F.col(field.name) if field.name in here else F.lit(None)
-        columns.append(column.cast(field.dataType).alias(field.name))
-    return frame.select(*columns)
-
-
-def sentence(text: str, *parts: Column | str) -> Column:
-    """The text with the parts in the places of `{}`; a part that is null is written as `?`."""
-    pieces = text.split("{}")
-    assert len(pieces) == len(parts) + 1, text
-    columns = [F.lit(pieces[0])]
-    for part, piece in zip(parts, pieces[1:], strict=True):
-        column = F.col(part) if isinstance(part, str) else part
-        columns += [F.coalesce(column.cast("string"), F.lit("?")), F.lit(piece)]
-    return F.concat(*columns)
+            arrays.append(pa.array(values, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames.frame import LakeFrame, dataset
-from holdfast.pipeline.frames.overlay import distinct, places
+from holdfast.pipeline.frames.overlay import places
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, arrow_schema
 from holdfast.rules.errors import BadInput, UnknownKey
@@ -116,7 +116,8 @@ class TableChanges(msgspec.Struct, frozen=True):
         came &= pc.field("family") == self._of
         bronze = dataset(self.lake.fresh().bronze)
         found = bronze.to_table(columns=list(self._columns.values()), filter=came)
-        return distinct(found.rename_columns(list(self._columns)), list(self._columns))
+        names = list(self._columns)
+        return found.rename_columns(names).group_by(names).aggregate([])
 
     def _marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if _TOMBSTONE in batch.schema.names:

@@ -19,7 +19,7 @@ import pyarrow.fs
 from holdfast.pipeline.audits import gold
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
-from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, turned
+from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, tasks_from
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import ABOUT, SILVER, arrow_schema
@@ -199,7 +199,7 @@ def _tasks(lake: Lake) -> tuple[Table | None, Overlay]:
         return base, over_tasks(events, new)
     # A job was killed after it had merged events and before it made tasks of them.
     whole = LakeFrame(lake, silver.EVENTS, None).arrow()
-    return None, Overlay(turned("tasks", whole))
+    return None, Overlay(tasks_from([whole]))
 
 
 def dataset(table: Table) -> ds.Dataset:

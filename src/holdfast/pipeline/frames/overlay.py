@@ -8,7 +8,7 @@ stream or by a scan of its own. The merge rules are those of `rules.merge` and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from holdfast.pipeline.fold.tasks import TURN, fold_turns
+from holdfast.pipeline.fold.buckets import BUCKETS_COARSE, key_hashes, places_of
+from holdfast.pipeline.fold.merge import merged, newest, turned
+from holdfast.pipeline.fold.tasks import TURN
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, arrow_schema
 from holdfast.rules.merge import MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS
 
 _ROW: Final = "row"
-_BASE: Final = "of_base"
 
 
 class Overlay(msgspec.Struct, frozen=True):
@@ -52,25 +53,38 @@ def overlaid(name: str, base: ds.Dataset, new: pa.Table) -> Overlay:
     rows = new.select(SILVER[name].names)
     if not rows.num_rows:
         return Overlay(rows)
-    keys = distinct(rows.select(KEYS[name]), KEYS[name])
-    match MERGES[FAMILY_OF[name]]:
-        case Merge.LAST_WRITER:
-            return _last_writer(name, base, newest(rows, KEYS[name]))
-        case Merge.NEWEST_LIVES if name == "vectors":
-            return Overlay(with_live(_together(name, base, rows, keys), KEYS[name]), keys)
-        case Merge.TURNS:
-            return Overlay(turned(name, _together(name, base, rows, keys)), keys)
-        case _:
-            # Rows of one key are equal, so those of the base need not be read.
-            return Overlay(distinct(rows, KEYS[name]), keys)
+    merge = MERGES[FAMILY_OF[name]]
+    if merge is Merge.LAST_WRITER:
+        return _last_writer(name, base, folded(name, [rows]))
+    keys = rows.select(KEYS[name])
+    if merge is Merge.EACH or name == "models":
+        # Rows of one key are equal, so those of the base need not be read.
+        return Overlay(folded(name, [rows]), keys)
+    met = _met(base, SILVER[name].names, keys)
+    return Overlay(folded(name, [met, rows]), keys)
 
 
 def over_tasks(events: ds.Dataset, new: pa.Table) -> Overlay:
     """The overlay over the base of tasks that events make which were folded since."""
     if not new.num_rows:
         return Overlay(arrow_schema(SILVER["tasks"]).empty_table())
-    keys = distinct(new.select(KEYS["tasks"]), KEYS["tasks"])
-    return Overlay(turned("tasks", _together("task_events", events, new, keys)), keys)
+    keys = new.select(KEYS["tasks"])
+    return Overlay(tasks_from([_met(events, TURN, keys), new.select(TURN)]), keys)
+
+
+def tasks_from(events: Sequence[pa.Table]) -> pa.Table:
+    """The tasks that these events make together."""
+    return _whole("tasks", turned("tasks", pa.concat_tables(events), BUCKETS_COARSE))
+
+
+def folded(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """The rows of a table that several folds of it make together."""
+    return _whole(name, merged(name, parts, BUCKETS_COARSE))
+
+
+def _whole(name: str, pieces: Iterable[pa.Table]) -> pa.Table:
+    schema = arrow_schema(SILVER[name])
+    return pa.concat_tables([schema.empty_table(), *(some.select(schema.names) for some in pieces)])
 
 
 def _last_writer(name: str, base: ds.Dataset, rows: pa.Table) -> Overlay:
@@ -78,22 +92,11 @@ def _last_writer(name: str, base: ds.Dataset, rows: pa.Table) -> Overlay:
     keys = list(KEYS[name])
     narrow = [*keys, *ORDER_COLUMNS]
     met = _met(base, narrow, rows.select(keys))
-    both = pa.concat_tables(
-        [
-            met.append_column(_BASE, pa.repeat(True, met.num_rows)),
-            rows.select(narrow).append_column(_BASE, pa.repeat(False, rows.num_rows)),
-        ]
-    )
-    won = newest(both, keys)
-    # One row of each key on both sides, sorted by key: so the flags are about the rows in order.
-    shown = rows.filter(pc.invert(won[_BASE]))
+    both = pa.concat_tables([met, rows.select(narrow)])
+    places = places_of(key_hashes([both[key] for key in keys]), BUCKETS_COARSE)
+    won = newest(both, places, keys) - met.num_rows
+    shown = rows.take(pa.array(won[won >= 0]))
     return Overlay(shown, shown.select(keys))
-
-
-def _together(name: str, base: ds.Dataset, rows: pa.Table, keys: pa.Table) -> pa.Table:
-    """These rows, and all rows of the base with one of the keys."""
-    columns = SILVER[name].names
-    return pa.concat_tables([_met(base, columns, keys), rows.select(columns)])
 
 
 def _met(base: ds.Dataset, columns: Sequence[str], keys: pa.Table) -> pa.Table:
@@ -119,54 +122,3 @@ def places(batch: pa.RecordBatch, keys: pa.Table) -> pa.Array:
     few = few.append_column(_ROW, places)
     found = few.join(keys, keys=keys.column_names, join_type="left semi")
     return found[_ROW].combine_chunks().sort()
-
-
-# --- the merges ----------------------------------------------------------------------------------
-
-
-def newest(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The newest row of each key, sorted by key."""
-    ordered = _newest_first(rows, keys)
-    return ordered.filter(_begins(ordered, keys))
-
-
-def with_live(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Every version once; the newest of a key is live unless it is a tombstone."""
-    ordered = _newest_first(rows, keys)
-    first = _begins(ordered, keys)
-    live = pc.and_(first, pc.invert(ordered["tombstone"]))
-    marked = ordered.set_column(ordered.column_names.index("live"), "live", live)
-    return marked.filter(_begins(ordered, [*keys, "id"]))
-
-
-def distinct(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """One row of each key, sorted by key."""
-    ordered = rows.take(pc.sort_indices(rows, [(key, "ascending") for key in keys]))
-    return ordered.filter(_begins(ordered, keys))
-
-
-def turned(name: str, events: pa.Table) -> pa.Table:
-    """The rows of `tasks` or `task_events` that these events make."""
-    ways = [(column, "ascending") for column in (*KEYS[name], *ORDER_COLUMNS)]
-    ordered = events.select(TURN).take(pc.sort_indices(events, ways)).combine_chunks()
-    return pa.Table.from_batches(
-        fold_turns(name, iter(ordered.to_batches())), arrow_schema(SILVER[name])
-    )
-
-
-def _newest_first(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    ways = [(key, "ascending") for key in keys]
-    ways += [(column, "descending") for column in ORDER_COLUMNS]
-    return rows.take(pc.sort_indices(rows, ways))
-
-
-def _begins(ordered: pa.Table, keys: Sequence[str]) -> pa.Array:
-    """For each row of a sorted table: whether its key is another than that of the row before."""
-    if not ordered.num_rows:
-        return pa.array([], pa.bool_())
-    changed = None
-    for key in keys:
-        column = ordered[key].combine_chunks()
-        other = pc.not_equal(column[1:], column[:-1])
-        changed = other if changed is None else pc.or_(changed, other)
-    return pa.concat_arrays([pa.array([True]), changed])

@@ -365,6 +365,22 @@ class Table:
             commit_properties=properties,
         )
 
+    def widened(self) -> Table:
+        """The table with all columns of its schema. One that an older version of Holdfast made gets
+        those that are new; they are null in its rows.
+        """
+        if self.delta is None:
+            return self
+        wanted = Schema.from_arrow(commented(self.schema)).fields
+        there = {field.name for field in self.delta.schema().fields}
+        new = [field for field in wanted if field.name not in there]
+        if not new:
+            return self
+        self.delta.alter.add_columns(new)
+        widened = self.fresh()
+        widened.settle()
+        return widened
+
     def describe(self) -> int:
         """Gives a table that was made by an older version the comments that new ones have; returns
         how many there were to give. Delta takes one commit for each.

@@ -19,6 +19,7 @@ from holdfast.pipeline.jobs.follow import Watch
 from holdfast.pipeline.jobs.run import RunReport, run
 from holdfast.pipeline.jobs.sources import LogSource, remembered
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.rules.errors import HoldfastError, StoreClosed
 from holdfast.rules.limits import (
     LAKE_EVERY_MS,
@@ -119,7 +120,7 @@ class Rounds:
         waiting = sum(map(len, small_files(self._lake.fresh().bronze.files())))
         if waiting >= LAKE_SMALL_FILES_MAX and not self.ending.is_set():
             with self._lake.working("a compaction"):
-                compact(self._spark(), self._lake)
+                compact(SparkWorkers(self._spark(), self._lake.proof), self._lake)
 
     def _failed(self, error: Exception, asked: Sequence[tuple[bool, Future[RunReport]]]) -> None:
         self.trouble = error.message if isinstance(error, HoldfastError) else repr(error)

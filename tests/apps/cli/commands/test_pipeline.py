@@ -28,6 +28,8 @@ from holdfast.rules.errors import BadInput
 from holdfast.rules.vectors import Model
 from support.cli import Cli
 from support.daemon import running
+from support.read_in_turns import read_in_turns
+from support.set_back import restored
 
 PATIENCE_S = 300
 SMALL = [f"--conf={key}={value}" for key, value in session.SMALL.items()]
@@ -99,6 +101,24 @@ def test_U2_what_cannot_work_is_refused_before_spark_starts(
     refused = cli("pipeline", *words, "--json", code=code, env={"HOLDFAST_LAKE": str(lake)})
     assert refused.error["code"] == error
     assert not lake.exists()
+
+
+def test_U2_a_repair_tells_what_is_missing_and_what_it_could_not_read(
+    cli: Cli, tmp_path: Path
+) -> None:
+    filled = read_in_turns(tmp_path)
+    lake = str(filled.lake.root)
+    ana, zoe = filled.histories.homes
+    gone = log_source(str(tmp_path / "nowhere"))
+    remember(filled.lake, [gone, log_source(str(filled.histories.homes[ana]))])
+    restored(filled.lake.sightings, filled.older / "sightings")
+    shown = cli("pipeline", "repair", "--dry-run", "--lake", lake, code=1)
+    assert "LOG" in shown.out
+    assert "21 to" in shown.out
+    done = cli("pipeline", "repair", "--lake", lake, "--json", code=1).json
+    assert done["left"] is True
+    assert [log["log"] for log in done["logs"] if log["left"]] == [zoe]
+    assert [one["location"] for one in done["failures"]] == [gone.location]
 
 
 def test_U2_which_lake_must_be_said(cli: Cli) -> None:
@@ -206,10 +226,12 @@ def test_P3_a_difference_is_shown_from_both_sides(capfd: pytest.CaptureFixture[s
 def test_P5_findings_are_listed_under_the_summary(capfd: pytest.CaptureFixture[str]) -> None:
     found = AuditFinding(
         severity="finding", mesh="team", log="ana", epoch=1, offset=7, origin="ana", entity="k",
-        id=None, detail="seq 3 came twice", at=None,
+        id=None, detail="seq 3 came twice", at=None, weight=1,
     )  # fmt: skip
-    repeats = AuditResult(name="repeats", about="numbers given twice", findings=1, sample=(found,))
-    report = AuditReport(bronze_version=3, audits=(repeats,))
+    repeats = AuditResult(
+        name="repeats", about="numbers given twice", weight="none", findings=1, sample=(found,)
+    )
+    report = AuditReport(bronze_version=3, rows=7, audits=(repeats,))
     tell_audited(Work(CommandSession(), None), report, ["lag.png"])
     sys.stdout.flush()
     said = capfd.readouterr()

@@ -12,7 +12,7 @@ import click
 from holdfast.apps.cli import documents, output, tables
 from holdfast.apps.cli.commands.pipeline_job import Work, job
 from holdfast.apps.cli.commands.pipeline_run import named_sources, reaching, sources_of
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import BadInput, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.pipeline import Lake, LiveFacts
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DIFFERS = 1
 FOUND = 1
+_MAX = "So many findings of an audit pass; repeatable. Without it, none do."
+_MAX_NOTICES = "So many notices of an audit pass; repeatable. Without it, any number does."
 
 
 @job("verify")
@@ -90,25 +92,57 @@ def _side(row: Mapping[str, Any] | None) -> str:
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--plots", metavar="FOLDER", help="Also draw lag, staleness, conflicts and growth.")
 @click.option("--offline", is_flag=True, help="Do not ask the nodes about their readers.")
-def audit(work: Work, names: tuple[str, ...], plots: str | None, offline: bool) -> int:
-    """Look for what must never happen, and measure what may. Exits with 1 if something was found.
+@click.option("--max", "most", multiple=True, metavar="NAME=COUNT", help=_MAX)
+@click.option("--max-notices", "notices", multiple=True, metavar="NAME=COUNT", help=_MAX_NOTICES)
+def audit(
+    work: Work,
+    names: tuple[str, ...],
+    plots: str | None,
+    offline: bool,
+    most: tuple[str, ...],
+    notices: tuple[str, ...],
+) -> int:
+    """Look for what must never happen, and measure what may. Exits with 1 if an audit fails.
 
-    Runs all audits, or those of these NAMEs. The lake keeps what they find; see all of it with
-    holdfast pipeline query 'SELECT * FROM findings'.
+    Runs all audits, or those of these NAMEs. One fails if it has findings, or more of them than
+    --max allows. The lake keeps the worst rows that they find, see holdfast pipeline query 'SELECT
+    * FROM findings', and how each of them ended, in the table checks.
     """
+    limits = _limits(most), _limits(notices)
     lake = work.lake()
     from holdfast import pipeline
+    from holdfast.pipeline.audits.gold import Threshold, needs_spark
 
+    thresholds = {
+        name: Threshold(findings_max=limits[0].get(name, 0), notices_max=limits[1].get(name))
+        for name in {**limits[0], **limits[1]}
+    }
     facts = None if offline else _live_facts(work, lake)
-    with work.spark() as spark, lake.working("audit"):
+    with work.spark_when_needed() as start, lake.working("audit"):
         report = pipeline.run_audits(
-            spark, lake, names or None, facts=facts, progress=work.progress
+            start() if work.names_spark or needs_spark(lake) else None,
+            lake,
+            names or None,
+            facts=facts,
+            thresholds=thresholds,
+            progress=work.progress,
         )
     drawn: list[str] = []
     if plots is not None:
         drawn = [documents.path(path) for path in pipeline.save_plots(lake.fresh(), Path(plots))]
     tell_audited(work, report, drawn)
-    return FOUND if report.findings else 0
+    return 0 if report.passed else FOUND
+
+
+def _limits(given: tuple[str, ...]) -> dict[str, int]:
+    """Counts by the names of audits."""
+    found: dict[str, int] = {}
+    for text in given:
+        name, _, count = text.partition("=")
+        if not name or not count.isdecimal():
+            raise BadInput(f"{text!r} is not NAME=COUNT", hint="as in --max gaps=3")
+        found[name] = int(count)
+    return found
 
 
 def _live_facts(work: Work, lake: Lake) -> LiveFacts:
@@ -131,11 +165,15 @@ def tell_audited(work: Work, report: AuditReport, drawn: list[str]) -> None:
             **documents.plain(report),
             "findings": report.findings,
             "notices": report.notices,
+            "passed": report.passed,
         }
         work.session.show({**document, "plots": drawn, "seconds": work.seconds})
         return
-    audits = [documents.plain(audit) for audit in report.audits]
-    tables.table(audits, ["name", "findings", "notices", "about"])
+    audits = [
+        {**documents.plain(audit), "result": "passed" if audit.passed else "failed"}
+        for audit in report.audits
+    ]
+    tables.table(audits, ["name", "result", "findings", "notices", "about"])
     for audit in report.audits:
         for finding in audit.sample if audit.findings else ():
             output.out(f"{audit.name}: {finding.severity}: {tables.visible(finding.detail)}\n")

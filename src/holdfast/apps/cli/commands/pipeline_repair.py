@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from holdfast.apps.cli import documents, output, tables
 from holdfast.apps.cli.commands.pipeline_job import Work, job
@@ -55,7 +56,8 @@ def tell_repaired(work: Work, report: RepairReport, *, dry_run: bool) -> None:
             {"location": one.location, "log": one.log or None, "message": one.error.message}
             for one in report.failures
         ]
-        document = {**documents.plain(report), "failures": failures, "seconds": work.seconds}
+        plain = documents.plain(msgspec.structs.replace(report, failures=()))
+        document = {**plain, "failures": failures, "seconds": work.seconds}
         work.session.show({**document, "left": report.left, "dry_run": dry_run})
         return
     tables.table(
