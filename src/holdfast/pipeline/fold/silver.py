@@ -186,7 +186,8 @@ def fold_lake(
     for number, (name, table) in enumerate(tables.items()):
         progress(f"fold {name}", number, len(FOLDED))
         one = made.get(name)
-        if one and (one.changes or one.is_touched or plans[name].how == REBUILT):
+        anew = name in plans and plans[name].how == REBUILT and table.base.exists
+        if one and (one.changes or one.is_touched or anew):
             _commit(lake, table, plans[name], one)
             done.append(TableFold(name=name, changes=one.changes, how=plans[name].how))
         elif _newer(lake.bronze, table.position(lake.bronze)):
