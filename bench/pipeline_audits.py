@@ -6,7 +6,7 @@ both sides: the node's digests, and the rows of bronze. CPU is measured, of this
 that it started.
 
 Sizes come from the environment: HOLDFAST_BENCH_AUDIT_ROWS (3 000 000) envelopes for audits and
-HOLDFAST_BENCH_VERIFY_ROWS (1 000 000) for the node. Lake and home are made once and kept in
+HOLDFAST_BENCH_VERIFY_ROWS (200 000) for the node. Lake and home are made once and kept in
 HOLDFAST_BENCH_CACHE, or beside other temporary files.
 """
 
@@ -32,18 +32,18 @@ from holdfast.pipeline.audits import AUDITS, MEASURES
 from holdfast.pipeline.audits.gold import run_audits
 from holdfast.pipeline.audits.job import bronze_job
 from holdfast.pipeline.audits.live_facts import LiveFacts
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.reads import Read, note_reads
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import decode_header
-from holdfast.pipeline.spark import session
 from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.pipeline.verify.node_digests import node_digests
-from holdfast.pipeline.verify.verify import verify_nodes
+from holdfast.pipeline.verify.verify import VerifyReport, verify_nodes
 from holdfast.rules.limits import DAY_MS, MIB
 
 ROWS = int(os.environ.get("HOLDFAST_BENCH_AUDIT_ROWS", "3000000"))
-NODE_ROWS = int(os.environ.get("HOLDFAST_BENCH_VERIFY_ROWS", "1000000"))
+NODE_ROWS = int(os.environ.get("HOLDFAST_BENCH_VERIFY_ROWS", "200000"))
 START_MS = 1_760_000_000_000
 PEERS = ("ana", "bob")
 BLOCK = 1000
@@ -187,12 +187,10 @@ def verification(cache: Path) -> Iterator[tuple[str, float, str]]:
     of_node = cpu_s(source.digests)
     of_lake = cpu_s(lambda: read_all(lake))
     print(f"    reading both sides: {of_node:.1f} s and {of_lake:.1f} s of CPU", flush=True)
-    spark = session.start(master="local[2]")
-    try:
-        spark.range(1000).count()
-        took = cpu_s(lambda: verify_nodes(spark, lake, [log]))
-    finally:
-        spark.stop()
+    reports: list[VerifyReport] = []
+    took = cpu_s(lambda: reports.append(verify_nodes(None, lake, [log])))
+    (found,) = reports[0].logs
+    assert (found.status, found.astray["state"]) == ("same", 0), found
     print(f"    verify {NODE_ROWS:,} rows: {took:.1f} s of CPU", flush=True)
     yield "verify of a node, to reading both sides", took / (of_node + of_lake), "<= 2"
 
@@ -207,7 +205,7 @@ def read_all(lake: Lake) -> None:
 
 
 def verified(folder: Path) -> tuple[Path, Lake]:
-    """A node with so many entries in its log, and a lake that has read it."""
+    """A node with so many entries in its log, and a lake that has read and folded it."""
     home, root = folder / "bob", folder / "lake"
     if (folder / "ready").exists():
         return home, Lake.open(root)
@@ -232,6 +230,7 @@ def verified(folder: Path) -> tuple[Path, Lake]:
         log=place.log, epoch=place.epoch, first=1, last=place.head, rows=place.head, batch=0
     )
     note_reads(lake.reads, [read])
+    fold_lake(DriverWorkers(), lake.fresh())
     (folder / "ready").touch()
     return home, lake.fresh()
 

@@ -77,7 +77,7 @@ def _seen(spark: SparkSession, lake: Lake, bronze: DataFrame, where: Column) -> 
 
 def _held(spark: SparkSession, lake: Lake, log: str, offset: int) -> Column:
     """Whether a place belonged to a log when `offset` was its last, in its newest epoch."""
-    read = read_ranges(spark, lake, [log])[log]
+    read = read_ranges(SparkWorkers(spark, lake.proof), lake, [log])[log]
     if not read:
         known = ", ".join(sorted({position.log for position in lake.positions()}))
         raise BadInput(f"the lake has no log {log!r}", hint=f"it has: {known}")

@@ -20,8 +20,9 @@ did with its messages. Models are not: a model's id is the hash of all that it i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
+from itertools import compress
 from typing import Any, Final, Literal, NamedTuple, cast
 from zlib import crc32
 
@@ -232,22 +233,21 @@ class DigestTally:
 
 
 def digest_columns(
-    table: str, columns: Iterable[Iterable[Any]], forgotten: Iterable[int | None]
-) -> Iterator[tuple[int, bytes] | None]:
-    """Bucket and digest of each row, or None if the row is not covered. `columns` come in the order
-    of the table. `forgotten` has for each row the stamp up to which dead rows may be gone, or None
-    to leave the row out.
+    table: str, columns: Sequence[Sequence[Any]], forgotten: int
+) -> tuple[list[int], list[bytes]]:
+    """Buckets and digests of all rows of one mesh that are covered. `columns` come in the order of
+    the table. `forgotten`: the stamp up to which dead rows may be gone.
     """
     declared = _of(table)
-    about, live = declared.about, declared.live
-    lives_if, lamport = declared.lives_if, declared.lamport
-    for values, bound in zip(zip(*columns, strict=True), forgotten, strict=True):
-        is_dead = live is not None and values[live] is not lives_if
-        if bound is None or (is_dead and values[lamport] <= bound):
-            yield None
-            continue
-        bucket = crc32(_encode([values[place] for place in about])) % BUCKETS
-        yield bucket, sha256(row_bytes(table, values)).digest()
+    if declared.live is not None:
+        stamps = zip(columns[declared.live], columns[declared.lamport], strict=True)
+        covered = [live is declared.lives_if or lamport > forgotten for live, lamport in stamps]
+        if not all(covered):
+            columns = [list(compress(column, covered)) for column in columns]
+    about = zip(*(columns[place] for place in declared.about), strict=True)
+    buckets = [crc32(raw) % BUCKETS for raw in map(_encode, about)]
+    rows = zip([table] * len(buckets), *columns, strict=True)
+    return buckets, [hashed.digest() for hashed in map(sha256, map(_encode, rows))]
 
 
 def bucket_name(bucket: int) -> str:

@@ -613,8 +613,8 @@ DIGEST_ANSWER_BYTES_MAX: Final = 256 * MIB
 """The largest answer with digests that a caller accepts."""
 DIGEST_MS_MAX: Final = 1800 * SECOND_MS
 """How long a caller waits for the digests of a large node."""
-VERIFY_KEPT_ROWS_MAX: Final = 1_000_000
-"""Envelopes that a verification keeps between tables; with more it reads them again for each."""
+VERIFY_DRIVER_ROWS_MAX: Final = 4_000_000
+"""Up to this many envelopes of all nodes together are verified in the driver, without Spark."""
 
 # Shutdown
 SHUTDOWN_MS_MAX: Final = 10 * SECOND_MS

@@ -18,10 +18,10 @@ from holdfast.pipeline.audits.gold import (
     rows_of,
     run_audits,
 )
-from holdfast.pipeline.audits.ranges import cuts
 from holdfast.pipeline.audits.shape import FINDINGS
 from holdfast.pipeline.fold.tasks import TURN, fold_turns
 from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.id_ranges import cuts
 from holdfast.pipeline.lake.schema import SILVER, arrow_schema, without
 from holdfast.rules.errors import UnknownKey
 from support.audit_world import START, World

@@ -8,14 +8,13 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.node.log.digests import held_row
 from holdfast.pipeline.lake.schema import BRONZE, SILVER, arrow_schema
-from holdfast.pipeline.verify.digests import tallies, unmatched, values
+from holdfast.pipeline.verify.digests import Searching, Tallying, values
 from holdfast.rules import digests as rules
 from holdfast.rules.digests import DigestTally
 from support.held_rows import ROWS
@@ -54,28 +53,19 @@ def drawn(rows: dict[str, list[Any]]) -> dict[str, list[rules.Values]]:
 @given(TABLES)
 def test_P3_a_row_of_the_lake_has_the_values_of_the_nodes_row(rows: dict[str, list[Any]]) -> None:
     for table, some in drawn(rows).items():
-        (batch,) = table_of(table, some).to_batches() or [None]
-        if batch is not None:
-            tags, columns = values(table, batch)
-            assert tags == [f"7/{row[0]}" for row in some]
-            back = list(zip(*columns, strict=True))
+        if some:
+            back = list(zip(*values(table, table_of(table, some)), strict=True))
             assert [rules.row_bytes(table, row) for row in back] == [
                 rules.row_bytes(table, row) for row in some
             ]
 
 
-@settings(
-    max_examples=1,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 @given(TABLES, st.integers(0, 2**63 - 2))
-def test_P3_spark_and_the_node_make_the_same_digests(
-    spark: SparkSession, drawn_rows: dict[str, list[Any]], forgotten: int
+def test_P3_tasks_and_the_node_make_the_same_digests(
+    drawn_rows: dict[str, list[Any]], forgotten: int
 ) -> None:
     bounds = {"7/team": forgotten, "7/ünï": 0}
     rows = drawn(drawn_rows)
-    frames = {table: frame(spark, table, some) for table, some in rows.items()}
     expected: dict[tuple[str, str], DigestTally] = {}
     for table, some in rows.items():
         for row in some:
@@ -83,7 +73,15 @@ def test_P3_spark_and_the_node_make_the_same_digests(
             if tag in bounds and rules.is_covered(table, row, bounds[tag]):
                 tally = expected.setdefault((tag, table), DigestTally())
                 tally.add(rules.bucket_of(table, row), rules.row_digest(table, row))
-    found = tallies(frames, bounds)
+    # In two pieces, so that sums are made in parts.
+    look = Tallying(bounds)
+    for part in (0, 1):
+        task = look.begun()
+        for table, some in rows.items():
+            if some[part::2]:
+                task.add(table, table_of(table, some[part::2]))
+        look.absorb(task)
+    found = {place: tally for place, tally in look.found.items() if tally.rows}
     assert {place: tally.digests() for place, tally in found.items()} == {
         place: tally.digests() for place, tally in expected.items()
     }
@@ -92,25 +90,29 @@ def test_P3_spark_and_the_node_make_the_same_digests(
     }
 
 
-def frame(spark: SparkSession, table: str, rows: Sequence[rules.Values]) -> DataFrame:
-    # In two pieces, so that sums are made in parts.
-    return spark.createDataFrame(table_of(table, rows)).repartition(2)
-
-
-def test_P3_the_rows_of_a_bucket_that_a_node_does_not_have_are_found(spark: SparkSession) -> None:
+def test_P3_the_rows_of_a_bucket_that_a_node_does_not_have_are_found() -> None:
     rows = [("team", f"k{n}", "1", n + 1, "ana", f"{n:032x}", 5, n % 5 == 0) for n in range(3000)]
     bucket = rules.bucket_of("state", rows[1])
     mine = [row for row in rows if rules.bucket_of("state", row) == bucket]
     assert len(mine) > 6
     known = {rules.row_digest("state", row).hex() for row in mine[2:]}
-    matched, apart = unmatched(
-        frame(spark, "state", rows), "state", "7/team", bucket, 0, {*known, "00" * 32}, 100
+    found = searched(rows, Searching("state", bucket, 0, {*known, "00" * 32}, 100))
+    assert found.matched == known
+    assert found.apart == sorted(
+        (held_row("state", row) for row in mine[:2]), key=lambda held: held.key
     )
-    assert matched == known
-    assert apart == sorted((held_row("state", row) for row in mine[:2]), key=lambda held: held.key)
-    _, first = unmatched(frame(spark, "state", rows), "state", "7/team", bucket, 3000, (), 1)
+    first = searched(rows, Searching("state", bucket, 3000, (), 1)).apart
     live = [held_row("state", row) for row in mine if not row[-1]]
     assert first == [min(live, key=lambda held: held.key)]
+
+
+def searched(rows: Sequence[rules.Values], look: Searching) -> Searching:
+    for part in (0, 1):
+        task = look.begun()
+        task.add("state", table_of("state", rows[part::2]))
+        task.add("memory", table_of("memory", []))
+        look.absorb(task)
+    return look
 
 
 @pytest.mark.parametrize("table", rules.TABLES)

@@ -1,7 +1,7 @@
 """Nodes against the lake: what is right is the same, what was changed is named, and what is merely
 late is counted.
 
-One scene serves all tests, since every job of Spark costs a while. Three nodes have histories in
+One scene serves all tests. Three nodes have histories in
 common and are read into a lake. Then
 
 - ana forgets what it may, and goes on writing what the others do not hear of;
@@ -100,7 +100,7 @@ def plant(home: Path) -> dict[str, Planted]:
     }
 
 
-def send_back(spark: SparkSession, lake: Lake, histories: Histories, folder: Path) -> None:
+def send_back(lake: Lake, histories: Histories, folder: Path) -> None:
     """The fox: truncated, backed up, read once more, restored."""
     home = histories.homes[FOX]
     with histories.open(FOX) as node:
@@ -118,12 +118,12 @@ def send_back(spark: SparkSession, lake: Lake, histories: Histories, folder: Pat
 
 
 @pytest.fixture(scope="module")
-def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("verify")
     histories = grow(5, folder / "homes", nodes=3, meshes=3, ops=300, message_watch=20)
     lake = Lake.open(folder / "lake", create=True)
     pour(lake, *histories.homes.values())
-    send_back(spark, lake.fresh(), histories, folder)
+    send_back(lake.fresh(), histories, folder)
     with histories.open(ANA) as node:
         histories.clocks[ANA].advance(LATER_MS)
         assert node.sweep(NOW).tombstones > 0
@@ -149,14 +149,18 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
             scene.told.append(text)
 
         def catch_up() -> None:
-            assert not ingest_logs(spark, lake.fresh(), logs).failures
+            assert not ingest_logs(nobody, lake.fresh(), logs).failures
             if not scene.folded:
                 fold_lake(DriverWorkers(), lake.fresh())
                 scene.folded = True
 
-        scene.report = verify_nodes(spark, lake, [*logs, *others], catch_up=catch_up, progress=tell)
+        scene.report = verify_nodes(None, lake, [*logs, *others], catch_up=catch_up, progress=tell)
         close_all([*logs, *others])
     return scene
+
+
+def nobody() -> SparkSession:
+    raise AssertionError("so little work needs no Spark")
 
 
 def close_all(logs: list[ReadableLog]) -> None:

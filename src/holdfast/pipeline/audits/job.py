@@ -41,12 +41,12 @@ from holdfast.pipeline.audits.places import (
     judge_conflicts,
     judge_ids,
 )
-from holdfast.pipeline.audits.ranges import id_ranges
 from holdfast.pipeline.audits.refusals import REFUSED, SIGNATURES, judge_aside
 from holdfast.pipeline.audits.runs import Explode, origin_runs, own_runs, place_runs
 from holdfast.pipeline.audits.scan import AGAIN, Scan, Share
 from holdfast.pipeline.audits.shape import Found
 from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.id_ranges import id_ranges
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.writer import FileWriter
 from holdfast.pipeline.spark.workers import Exchanged, Parcel, Scattering, Workers

@@ -6,7 +6,7 @@ their length or the fence in them is asked for, and are dropped at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.audits.arrays import Flags, Numbers, Words, coded, id_words, ints
 from holdfast.pipeline.audits.fences import FENCED, is_fenced, open_fences
-from holdfast.pipeline.audits.ranges import IdRange
 from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.id_ranges import IdRange, groups_in, inside
 from holdfast.pipeline.lake.reader import FileReader, OpenedFile
 
 BYTES: Final = "bytes"
@@ -56,7 +56,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
         fenced: list[pa.Table] = []
         for file in ids.bronze:
             with self.bronze.open(file, self._few(self.columns)) as opened:
-                for group in _groups(opened, ids):
+                for group in groups_in(opened, ids):
                     part, keep = self._group(opened, group, ids, fenced)
                     rows.append(part if keep is None else part.filter(pa.array(keep)))
         return Share(
@@ -82,7 +82,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[pa.Table, Flags | None]:
         """A row group of bronze, and which of its rows are in the range; None for all of them."""
         part = opened.group(group, [name for name in self.columns if name != BYTES])
-        keep = _inside(part, ids)
+        keep = inside(part, ids)
         strong = self.fences and is_fenced(part).any()
         if strong or BYTES in self.columns:
             raw = opened.group(group, ["raw"])["raw"]
@@ -103,9 +103,9 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
         few = self._few(columns)
         for file in files:
             with reader.open(file, few) as opened:
-                for group in _groups(opened, ids):
+                for group in groups_in(opened, ids):
                     part = opened.group(group, columns)
-                    keep = _inside(part, ids)
+                    keep = inside(part, ids)
                     part = part if keep is None else part.filter(pa.array(keep))
                     found.append(part.filter(pa.array(settled(part, self.positions))))
         return _all(found, _wanted(reader.schema, columns, few))
@@ -182,27 +182,6 @@ def settled(rows: pa.Table, positions: Positions) -> Flags:
 def _binary(words: tuple[Words, Words]) -> pa.Array:
     pairs = np.column_stack([word.astype(">u8") for word in words])
     return pa.Array.from_buffers(pa.binary(16), len(pairs), [None, pa.py_buffer(pairs.tobytes())])
-
-
-def _groups(opened: OpenedFile, ids: IdRange) -> Iterator[int]:
-    """The row groups that may have ids of the range, by the bounds in the footer."""
-    names = opened.metadata.schema.to_arrow_schema().names
-    place = names.index("id")
-    for group in range(opened.groups):
-        bounds = opened.metadata.row_group(group).column(place).statistics
-        known = bounds is not None and bounds.has_min_max
-        low, high = (bounds.min, bounds.max) if known else ("", ids.low)
-        if high >= ids.low and (ids.high is None or low < ids.high):
-            yield group
-
-
-def _inside(rows: pa.Table, ids: IdRange) -> Flags | None:
-    """Which rows have an id of the range; None if all have. A row without an id is in the first."""
-    texts = pc.fill_null(rows["id"], "")
-    inside = pc.greater_equal(texts, ids.low)
-    if ids.high is not None:
-        inside = pc.and_(inside, pc.less(texts, ids.high))
-    return None if pc.all(inside).as_py() else inside.to_numpy()
 
 
 def _wanted(schema: pa.Schema, columns: Sequence[str], few: Sequence[str]) -> pa.Schema:

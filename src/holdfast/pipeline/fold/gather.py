@@ -59,11 +59,11 @@ class Gather(msgspec.Struct, frozen=True, kw_only=True):
             raise JobFailed(f"fold {span.name}: {arrived} rows came in parcels of another size")
         held: Counter[str] = Counter()
         if span.increments is not None:
-            rows += _held_rows(span, span.increments, held)
+            rows += held_rows(span, span.increments, held)
         if not rows and not span.forced:
             return Gathered(arrived=arrived)
         if span.base is not None:
-            rows += _held_rows(span, span.base, held)
+            rows += held_rows(span, span.base, held)
         events, tasks = _Counted(), _Counted()
         files: list[File] = []
         made: list[File] = []
@@ -95,7 +95,7 @@ class _Counted:
             yield rows
 
 
-def _held_rows(span: Span, held: HeldFiles, counts: Counter[str]) -> list[pa.Table]:
+def held_rows(span: Span, held: HeldFiles, counts: Counter[str]) -> list[pa.Table]:
     """The rows of a span that files of the table hold."""
     stored = scaled(range(span.first, span.stop), span.buckets, held.buckets)
     names = SILVER[span.name].names

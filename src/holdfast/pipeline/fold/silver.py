@@ -318,13 +318,13 @@ def _merging(table: _Tables, new: _Amount, parallelism: int) -> list[Span]:
         spans_for(rows, size, parallelism),
         buckets=FOLD_BUCKETS,
         writer=table.base.writer(),
-        base=_held(table.base),
-        increments=_held(table.increments),
+        base=held_files(table.base),
+        increments=held_files(table.increments),
         makes_tasks=table.name == EVENTS,
     )
 
 
-def _held(table: Table) -> HeldFiles:
+def held_files(table: Table) -> HeldFiles:
     return HeldFiles(reader=table.reader(), files=tuple(table.files()), buckets=buckets_of(table))
 
 

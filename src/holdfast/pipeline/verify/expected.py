@@ -12,18 +12,25 @@ truncated already, the places of the epoch before count: they were the same in b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.pipeline.fold.fold import fold_family
-from holdfast.pipeline.ingest.dedupe import CONFLICT
+from holdfast.pipeline.fold.plan import shares_of
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.schema import GAP, LOST
-from holdfast.rules import digests as rules
+from holdfast.pipeline.spark.workers import Workers
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_PLACE: Final = ("log", "epoch", "offset")
+_REASON: Final = "reason"
 
 
 class OffsetRange(NamedTuple):
@@ -47,29 +54,75 @@ ReadRanges = Mapping[str, Mapping[int, Reached]]
 """By log and epoch."""
 
 
-def read_ranges(spark: SparkSession, lake: Lake, logs: Sequence[str]) -> ReadRanges:
-    """What the lake has of some logs, by one small job."""
-    is_gap = F.col("reason").isin(GAP, LOST)
-    kept = [table.read(spark) for table in (lake.bronze, lake.sightings)]
-    places = [*(rows.withColumn("reason", F.lit("")) for rows in kept), lake.quarantine.read(spark)]
-    narrow = [rows.select("log", "epoch", "offset", "reason") for rows in places]
-    reached = (
-        reduce(DataFrame.unionByName, narrow)
-        .where(F.col("log").isin(list(logs)))
-        .groupBy("log", "epoch")
-        .agg(
-            F.min(F.when(~is_gap, F.col("offset"))).alias("first"),
-            F.max(F.when(~is_gap, F.col("offset"))).alias("last"),
-            F.collect_set(F.when(is_gap, F.col("offset"))).alias("gaps"),
-        )
-    )
+def read_ranges(workers: Workers, lake: Lake, logs: Sequence[str]) -> ReadRanges:
+    """What the lake has of some logs, by one small job that reads the places of all rows."""
+    shares = [
+        (table.reader(), tuple(share))
+        for table in (lake.bronze, lake.sightings, lake.quarantine)
+        for share in shares_of(table.files(), workers.parallelism)
+    ]
+    work = _PlacesOf(shares=shares, logs=tuple(logs))
+    parts = [part for found in workers.run("verify places", work, len(shares)) for part in found]
     found: dict[str, dict[int, Reached]] = {log: {} for log in logs}
-    for row in reached.where(F.col("first").isNotNull()).collect():
-        log, epoch = row["log"], row["epoch"]
-        # The lake may not be allowed to read the last entries; its position counts them.
-        last = max(row["last"], lake.position(log, epoch) or 0)
-        found[log][epoch] = Reached(row["first"], last, tuple(sorted(row["gaps"])))
+    for log, epoch, part in parts:
+        known = found[log].get(epoch)
+        found[log][epoch] = part if known is None else _both(known, part)
+    for log, epochs in found.items():
+        for epoch, reached in list(epochs.items()):
+            if reached.last < 0:
+                # Nothing but notes about what was lost.
+                del epochs[epoch]
+                continue
+            # The lake may not be allowed to read the last entries; its position counts them.
+            last = max(reached.last, lake.position(log, epoch) or 0)
+            epochs[epoch] = Reached(reached.first, last, tuple(sorted(set(reached.gaps))))
     return found
+
+
+_NOWHERE: Final = Reached(np.iinfo(np.int64).max, -1)
+
+
+def _both(one: Reached, other: Reached) -> Reached:
+    return Reached(min(one.first, other.first), max(one.last, other.last), (*one.gaps, *other.gaps))
+
+
+class _PlacesOf(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the rows of some files reach, as an object that is sent to the tasks."""
+
+    shares: Sequence[tuple[FileReader, tuple[File, ...]]]
+    logs: tuple[str, ...]
+
+    def __call__(self, number: int) -> list[tuple[str, int, Reached]]:
+        reader, files = self.shares[number]
+        columns = [name for name in (*_PLACE, _REASON) if name in reader.schema.names]
+        found: dict[tuple[str, int], Reached] = {}
+        for file in files:
+            with reader.open(file) as opened:
+                for group in range(opened.groups):
+                    for key, part in self._reached(opened.group(group, columns)):
+                        found[key] = _both(found.get(key, _NOWHERE), part)
+        return [(log, epoch, reached) for (log, epoch), reached in found.items()]
+
+    def _reached(self, rows: pa.Table) -> list[tuple[tuple[str, int], Reached]]:
+        rows = rows.filter(pc.is_in(rows["log"], value_set=pa.array(self.logs, pa.string())))
+        gaps: list[dict[str, Any]] = []
+        if _REASON in rows.column_names:
+            is_gap = pc.is_in(rows[_REASON], value_set=pa.array([GAP, LOST]))
+            gaps = rows.filter(is_gap).to_pylist()
+            rows = rows.filter(pc.invert(is_gap))
+        ends = rows.group_by(["log", "epoch"], use_threads=False).aggregate(
+            [("offset", "min"), ("offset", "max")]
+        )
+        return [
+            *(
+                ((row["log"], row["epoch"]), Reached(row["offset_min"], row["offset_max"]))
+                for row in ends.to_pylist()
+            ),
+            *(
+                ((row["log"], row["epoch"]), _NOWHERE._replace(gaps=(row["offset"],)))
+                for row in gaps
+            ),
+        ]
 
 
 def ranges_of(
@@ -122,56 +175,19 @@ def untagged(tag: str) -> str:
     return tag.partition("/")[2]
 
 
-def envelopes_of(spark: SparkSession, lake: Lake, scopes: Sequence[Scope]) -> DataFrame:
-    """The rows of bronze that count for each scope, with the offset that they have in its log.
-    Their meshes have the tag of the scope, so that one fold can serve all nodes.
-    """
-    bronze = lake.bronze.read(spark)
-    again = [
-        lake.sightings.read(spark),
-        lake.quarantine.read(spark).where(F.col("reason") == CONFLICT),
-    ]
-    places = [
-        _scoped(frame, scopes).select("id", "scope", F.col("offset").alias("seen"))
-        for frame in again
-    ]
-    first = _scoped(bronze, scopes).withColumn("seen", F.col("offset"))
-    later = bronze.join(reduce(DataFrame.unionByName, places), "id")
-    mesh = F.concat(F.col("scope").cast("string"), F.lit("/"), F.col("mesh"))
-    return first.unionByName(later).withColumn("mesh", mesh)
-
-
-def expected(held: DataFrame, scopes: Sequence[Scope]) -> dict[str, DataFrame]:
-    """By table: the rows that the nodes must hold, which are the fold of the envelopes that count
-    for each; and as `log` the entries that its log still has.
-    """
-    about = rows_of(scopes)
-    frames = {table: fold_family(table, held, about) for table in rules.TABLES if table != "log"}
-    still = _any(
-        (F.col("scope") == scope.number) & (F.col("seen") >= scope.first) for scope in scopes
-    )
-    return {**frames, "log": held.where(still).select("mesh", "id", "raw")}
-
-
-def rows_of(scopes: Sequence[Scope]) -> int:
+def count_of(scopes: Sequence[Scope]) -> int:
     """About how many envelopes count."""
     return sum(span.last - span.first + 1 for scope in scopes for span in scope.spans)
 
 
-def _scoped(places: DataFrame, scopes: Sequence[Scope]) -> DataFrame:
-    """The places, each once for every scope for which it counts."""
-    inside = [F.when(_at(scope), F.lit(scope.number)) for scope in scopes]
-    found = places.where(_any(_at(scope) for scope in scopes))
-    return found.withColumn("scope", F.explode(F.array_compact(F.array(*inside))))
-
-
-def _at(scope: Scope) -> Column:
-    spans = (
-        (F.col("epoch") == span.epoch) & F.col("offset").between(span.first, span.last)
-        for span in scope.spans
-    )
-    return (F.col("log") == scope.log) & _any(spans)
-
-
-def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions, F.lit(False))
+def counting(scope: Scope, places: pa.Table) -> Flags:
+    """Which places (`log`, `epoch`, `offset`) count for a scope."""
+    of_log = pc.equal(places["log"], scope.log).to_numpy(zero_copy_only=False)
+    found: Flags = np.zeros(len(of_log), np.bool_)
+    if not of_log.any():
+        return found
+    epochs, offsets = places["epoch"].to_numpy(), places["offset"].to_numpy()
+    for span in scope.spans:
+        found |= (epochs == span.epoch) & (offsets >= span.first) & (offsets <= span.last)
+    found &= of_log
+    return found

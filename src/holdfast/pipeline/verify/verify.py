@@ -13,39 +13,40 @@ all that the logs make, or what replaced it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.node.log.digests import BucketRows, Digests, HeldRow, TableDigests
 from holdfast.pipeline.fold.silver import EVENTS, is_current
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import spark_errors
-from holdfast.pipeline.verify.digests import Tallies, tallies, unmatched
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.spark.workers import DriverWorkers, Workers
+from holdfast.pipeline.verify.digests import Searching, Tallies, Tallying
 from holdfast.pipeline.verify.expected import (
     OffsetRange,
     ReadRanges,
     Scope,
-    envelopes_of,
-    expected,
+    count_of,
     ranges_of,
     read_ranges,
-    rows_of,
 )
+from holdfast.pipeline.verify.job import look_at
 from holdfast.pipeline.verify.node_digests import NodeDigests, node_digests
-from holdfast.pipeline.verify.silver import SilverGap, compare_with_silver
+from holdfast.pipeline.verify.silver import Gaps
 from holdfast.rules import digests as rules
 from holdfast.rules.digests import DigestTally
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import VERIFY_KEPT_ROWS_MAX
+from holdfast.rules.limits import AUDIT_DRIVER_ROWS_MAX, VERIFY_DRIVER_ROWS_MAX
 
 Status = Literal["same", "differs", "unsure", "skipped"]
 _ROWS_APART_MAX: Final = 100
-_STEPS: Final = 3
-"""The steps of a run besides one for each node: reading, folding, comparing with silver."""
+_STEPS: Final = 2
+"""The steps of a run besides one for each node: reading, and folding."""
 _LOG: Final = "log"
 _CHANGED: Final = (
     "the node has other bytes for this entry than the lake has read; "
@@ -131,7 +132,7 @@ class _NodeAnswer(msgspec.Struct, frozen=True):
 
 
 def verify_nodes(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession] | None,
     lake: Lake,
     logs: Sequence[ReadableLog],
     *,
@@ -139,7 +140,9 @@ def verify_nodes(
     progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compares nodes with the lake. `catch_up` is called to read their logs into the lake up to
-    their heads; without it a log that has grown since it was last read cannot be judged.
+    their heads; without it a log that has grown since it was last read cannot be judged. `spark`
+    may be a function that starts Spark: up to some million rows the driver does the work by itself.
+    Without `spark` it always does.
     """
     run = _Run(spark, lake, catch_up, progress, steps=len(logs) + _STEPS)
     reports: dict[int, VerifiedLog] = {}
@@ -177,7 +180,7 @@ class _Run:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | Callable[[], SparkSession] | None,
         lake: Lake,
         catch_up: Callable[[], object] | None,
         progress: Progress,
@@ -210,21 +213,20 @@ class _Run:
             return reports
         scopes = [scope for _, scope, _ in judged]
         self.tell(f"folding what {len(scopes)} logs held")
-        held = envelopes_of(self._spark, self._lake, scopes)
-        # Persisted before frames are made of it, or those would not use the persisted rows.
-        kept = [held.persist()] if rows_of(scopes) <= VERIFY_KEPT_ROWS_MAX else []
-        frames = expected(held, scopes)
-        kept += [frame.persist() for table, frame in frames.items() if table != _LOG]
-        try:
-            made = tallies(frames, _forgotten(scopes))
-            self.tell("comparing with silver")
-            near = compare_with_silver(self._spark, self._lake, frames, _meshes(scopes))
-            for one, scope, missing in judged:
-                reports[one.number] = self._judge(one, scope, missing, frames, made, near)
-        finally:
-            for frame in kept:
-                frame.unpersist()
+        look, near = look_at(self._crew(scopes), self._lake, scopes, Tallying(_forgotten(scopes)))
+        for one, scope, missing in judged:
+            reports[one.number] = self._judge(one, scope, missing, look.found, near)
         return reports
+
+    def _crew(self, scopes: Sequence[Scope] = ()) -> Workers:
+        """The driver itself if there is little to do, else Spark."""
+        rows = self._lake.bronze.rows + self._lake.sightings.rows
+        little = rows <= AUDIT_DRIVER_ROWS_MAX and count_of(scopes) <= VERIFY_DRIVER_ROWS_MAX
+        if little or self._spark is None:
+            return DriverWorkers()
+        if callable(self._spark):
+            self._spark = self._spark()
+        return SparkWorkers(self._spark, self._lake.proof)
 
     def _update(self, names: list[str]) -> None:
         """Lets the lake catch up with the nodes, and notes what it has of their logs."""
@@ -233,18 +235,17 @@ class _Run:
             self.tell("reading the logs up to where the nodes are")
             self._catch_up()
         self._lake = self._lake.fresh()
-        self._read = read_ranges(self._spark, self._lake, names)
+        self._read = read_ranges(self._crew(), self._lake, names)
 
     def _judge(
         self,
         one: _NodeAnswer,
         scope: Scope,
         missing: str,
-        frames: Mapping[str, DataFrame],
         made: Tallies,
-        near: Mapping[tuple[str, str], SilverGap],
+        near: Gaps,
     ) -> VerifiedLog:
-        differences = tuple(self._differences(one, scope, frames, made))
+        differences = tuple(self._differences(one, scope, made))
         status: Status = "same"
         reason = ""
         if differences:
@@ -270,20 +271,18 @@ class _Run:
 
     # --- which row -------------------------------------------------------------------------------
 
-    def _differences(
-        self, one: _NodeAnswer, scope: Scope, frames: Mapping[str, DataFrame], made: Tallies
-    ) -> Iterator[Difference]:
+    def _differences(self, one: _NodeAnswer, scope: Scope, made: Tallies) -> Iterator[Difference]:
         """For each table that differs: the first row of the first mesh and bucket that does."""
         for table in rules.TABLES:
             for mesh, held in sorted(one.digests.meshes.items()):
                 apart = _apart(held.tables[table], made.get((scope.tag(mesh), table)))
                 if apart:
                     self.tell(f"{one.name}: {table} of {mesh} differs, looking for the row")
-                    yield self._first_row(one, scope, frames[table], mesh, table, apart[0])
+                    yield self._first_row(one, scope, mesh, table, apart[0])
                     break
 
     def _first_row(
-        self, one: _NodeAnswer, scope: Scope, frame: DataFrame, mesh: str, table: str, bucket: str
+        self, one: _NodeAnswer, scope: Scope, mesh: str, table: str, bucket: str
     ) -> Difference:
         difference = Difference(mesh=mesh, table=table, bucket=bucket, key=[], node=None, lake=None)
         try:
@@ -297,17 +296,14 @@ class _Run:
                 note = f"the node went on to offset {rows.head} before its rows were fetched"
                 return msgspec.structs.replace(difference, note=note)
             scope = scope._replace(spans=spans, first=rows.first)
-            frame = expected(envelopes_of(self._spark, self._lake, [scope]), [scope])[table]
-        matched, apart = unmatched(
-            frame,
-            table,
-            scope.tag(mesh),
-            rules.parse_bucket(bucket),
-            rows.forgotten_lamport,
-            {row.digest for row in rows.rows},
-            _ROWS_APART_MAX,
-        )
-        found = _first(rows, matched, apart)
+        # Only what can be in the bucket is made once more.
+        scope = scope._replace(forgotten={mesh: rows.forgotten_lamport})
+        known = {row.digest for row in rows.rows}
+        number, bound = rules.parse_bucket(bucket), rows.forgotten_lamport
+        search = Searching(table, number, bound, known, _ROWS_APART_MAX)
+        crew = self._crew([scope])
+        search, _ = look_at(crew, self._lake, [scope], search, tables=[table], silver=False)
+        found = _first(rows, search.matched, search.apart)
         if found is None:
             return msgspec.structs.replace(difference, note=_not_found(one.digests, rows))
         key, node, lake = found
@@ -376,9 +372,7 @@ def _apart(held: TableDigests, made: DigestTally | None) -> list[str]:
     )
 
 
-def _counts(
-    scope: Scope, near: Mapping[tuple[str, str], SilverGap]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _counts(scope: Scope, near: Gaps) -> tuple[dict[str, int], dict[str, int]]:
     """Rows that the node lacks, and rows that silver lacks, by table."""
     behind: dict[str, int] = {}
     astray: dict[str, int] = {}
@@ -403,10 +397,6 @@ def _report(one: _NodeAnswer, status: Status, reason: str) -> VerifiedLog:
 
 def _forgotten(scopes: Sequence[Scope]) -> dict[str, int]:
     return {scope.tag(mesh): stamp for scope in scopes for mesh, stamp in scope.forgotten.items()}
-
-
-def _meshes(scopes: Sequence[Scope]) -> dict[str, str]:
-    return {scope.tag(mesh): mesh for scope in scopes for mesh in scope.forgotten}
 
 
 def _repaired(digests: Digests) -> str:

@@ -41,13 +41,16 @@ def verify(work: Work, logs: tuple[str, ...], as_read: bool, **how: Any) -> int:
     from holdfast.pipeline.jobs.run import opened
 
     tell = work.progress
-    with opened(given, lake.consumer) as (logs_open, failures), work.spark() as spark:
+    with (
+        opened(given, lake.consumer) as (logs_open, failures),
+        work.spark_when_needed() as start,
+    ):
 
         def catch_up() -> object:
-            return pipeline.run(spark, lake, logs_open, progress=tell)
+            return pipeline.run(start, lake, logs_open, progress=tell)
 
         report = pipeline.verify_nodes(
-            spark, lake, logs_open, catch_up=None if as_read else catch_up, progress=tell
+            start, lake, logs_open, catch_up=None if as_read else catch_up, progress=tell
         )
     for failure in failures:
         work.session.warn("log_not_asked", f"{failure.location}: {failure.error.message}")

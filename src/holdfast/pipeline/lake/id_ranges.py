@@ -1,4 +1,4 @@
-"""How an audit divides the lake among tasks: by ranges of ids.
+"""How jobs that look at the whole lake divide it among tasks: by ranges of ids.
 
 All that the lake knows of one envelope has its id: the row of bronze, the places where it was seen
 again, the other bytes that came under its id. So a task that has all rows of a range of ids can
@@ -8,14 +8,20 @@ files hold a narrow range of them; the bounds in the commits say which files a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reader import OpenedFile
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 _CHARS = 12
 """Hex digits of the time in an id."""
@@ -79,6 +85,27 @@ def touches(file: File, low: str, high: str | None) -> bool:
     if least is None or most is None:
         return True
     return bool(most >= low and (high is None or least < high))
+
+
+def groups_in(opened: OpenedFile, ids: IdRange) -> Iterator[int]:
+    """The row groups that may have ids of the range, by the bounds in the footer."""
+    names = opened.metadata.schema.to_arrow_schema().names
+    place = names.index("id")
+    for group in range(opened.groups):
+        bounds = opened.metadata.row_group(group).column(place).statistics
+        known = bounds is not None and bounds.has_min_max
+        low, high = (bounds.min, bounds.max) if known else ("", ids.low)
+        if high >= ids.low and (ids.high is None or low < ids.high):
+            yield group
+
+
+def inside(rows: pa.Table, ids: IdRange) -> Flags | None:
+    """Which rows have an id of the range; None if all have. A row without an id is in the first."""
+    texts = pc.fill_null(rows["id"], "")
+    found = pc.greater_equal(texts, ids.low)
+    if ids.high is not None:
+        found = pc.and_(found, pc.less(texts, ids.high))
+    return None if pc.all(found).as_py() else found.to_numpy()
 
 
 def _time(id: object) -> int | None:
