@@ -20,6 +20,7 @@ from threading import Thread
 from pyspark.sql import SparkSession
 
 from faults.pipeline_process import CONF
+from holdfast.pipeline.fold import silver
 from holdfast.pipeline.ingest import ingest
 from holdfast.pipeline.jobs.run import run
 from holdfast.pipeline.jobs.sources import log_source
@@ -33,6 +34,9 @@ HERE = "/proc/self/cwd/lake"
 
 def main(folder: Path, master: str, works: list[Path], homes: list[str]) -> None:
     os.chdir(folder)
+    for module in (ingest, silver):
+        # So little the driver would do by itself.
+        module.LAKE_FILE_ROWS = 0
     # So that Spark's tasks read also the little that there is.
     vars(ingest).update(LAKE_FILE_ROWS=0)
     spark = start(master=master, conf={**CONF, "spark.executor.memory": "512m"})

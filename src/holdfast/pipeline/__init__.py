@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
     from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.frames.catalog import register_tables
     from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
     from holdfast.pipeline.history import Range, backfill, state_as_of
@@ -71,6 +72,7 @@ _MODULES = {
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
     "fold.silver": "current fold_lake",
+    "frames.catalog": "register_tables",
     "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",
     "history": "Range backfill state_as_of",
@@ -125,6 +127,7 @@ __all__ = [
     "read_lake",
     "reembed",
     "register",
+    "register_tables",
     "remember",
     "remembered",
     "repair",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,16 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, datasource
 from pyspark.sql import functions as F
 
 import holdfast
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames import overlay
+from holdfast.pipeline.frames.catalog import register_tables
+from holdfast.pipeline.frames.catalog_sql import Dialect, merged, quoting
 from holdfast.pipeline.frames.changes import CHANGE, TableChanges, changes
 from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, dataset
+from holdfast.pipeline.frames.table_source import LakeTableSource, SiftingReader
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import KEYS, SILVER
+from holdfast.pipeline.lake.schema import KEYS, SILVER, comments
 from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, NoSpark, UnknownKey
 from support.histories import Histories, grow
@@ -177,6 +181,96 @@ def test_P4_changes_name_deletions_and_refuse_what_nobody_can_know(lake: Lake) -
         changes(lake, "state", since=2)
     with pytest.raises(UnknownKey):
         changes(lake, "bronze")
+
+
+# --- for other engines ---------------------------------------------------------------------------
+
+
+def planned(lake: Lake, name: str, *filters: datasource.Filter) -> pa.Table:
+    """What the tasks of the Spark format read, one after another."""
+    frame = LakeFrames(lake)[name]
+    reader = SiftingReader(lake, frame, frame.columns)
+    assert list(reader.pushFilters(list(filters))) == list(filters), "Spark filters again"
+    parts = reader.partitions()
+    tasks = pickle.loads(pickle.dumps(reader))
+    return pa.Table.from_batches(
+        (batch for part in parts for batch in tasks.read(part)), frame.schema
+    )
+
+
+def test_P2_the_format_for_catalogs_reads_what_frames_show(lake: Lake) -> None:
+    for name in LakeFrames(lake).tables:
+        ours = frames(lake)[name].arrow().to_pylist()
+        theirs = planned(lake, name).to_pylist()
+        assert sorted(theirs, key=repr) == sorted(ours, key=repr), name
+    batch = ("batch",)
+    whole = lake.bronze.rows
+    assert 0 < planned(lake, "bronze", datasource.EqualTo(batch, 1)).num_rows < whole
+    assert 0 < planned(lake, "bronze", datasource.GreaterThanOrEqual(batch, 1)).num_rows < whole
+    assert planned(lake, "bronze", datasource.In(batch, (7, 8))).num_rows == 0
+    assert planned(lake, "bronze", datasource.LessThan(("id",), "0")).num_rows == 0
+    odd = (datasource.IsNull(batch), datasource.EqualTo(batch, "1"))
+    assert planned(lake, "bronze", *odd).num_rows == whole
+    for options in ({"path": lake.root}, {"table": "state"}):
+        with pytest.raises(BadInput, match="needs the option"):
+            LakeTableSource(options).schema()
+    with pytest.raises(UnknownKey):
+        LakeTableSource({"path": lake.root, "table": "nothing"}).schema()
+
+
+def test_P2_a_catalog_of_spark_shows_the_current_state_to_every_session(
+    spark: SparkSession, lake: Lake
+) -> None:
+    schema = f"of_{lake.id}"
+    names = register_tables(spark, lake, ["state", "quarantine"], schema=schema)
+    assert names == [f"{schema}.state", f"{schema}.quarantine"]
+    other = spark.newSession()
+    told = other.sql(f"DESCRIBE {schema}.state").collect()
+    assert {row["col_name"]: row["comment"] for row in told} == comments(SILVER["state"])
+    ours = frames(lake).state
+    theirs = other.table(f"{schema}.state").toArrow().cast(ours.schema).to_pylist()
+    assert sorted(theirs, key=repr) == sorted(ours.arrow().to_pylist(), key=repr)
+
+    # Never stale: what is committed afterwards is there, without another word to the catalog.
+    quarantine = lake.quarantine.fresh()
+    columns = LakeFrames(lake)["quarantine"].columns
+    odd = spark.createDataFrame([("ana", 1, 9, None, "odd", None, None, None, 0)], columns)
+    quarantine.commit(quarantine.stage(odd.coalesce(1)).files)
+    seen = other.sql(f"SELECT reason FROM {schema}.quarantine WHERE log = 'ana'").collect()
+    assert [row.reason for row in seen] == ["odd"]
+
+    # Nothing that belongs to others is replaced.
+    spark.sql(f"CREATE VIEW {schema}.facts AS SELECT 1 AS one")
+    with pytest.raises(BadInput, match="facts is there already"):
+        register_tables(spark, lake, ["facts"], schema=schema)
+    with pytest.raises(UnknownKey):
+        register_tables(spark, lake, ["nothing"], schema=schema)
+    assert register_tables(spark, lake, ["state"], schema=schema) == names[:1]
+    spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_P3_the_views_for_other_engines_merge_as_nodes_do(spark: SparkSession, lake: Lake) -> None:
+    for name in SILVER:
+        base = dataset(lake.silver(name)).to_table()
+        since = dataset(lake.increments(name)).to_table()
+        query = merged(name, "the_base", "the_since", quoting(Dialect.DUCKDB))
+        with duckdb.connect() as connection:
+            connection.register("the_base", base)
+            connection.register("the_since", since)
+            found = connection.sql(query).to_arrow_table()
+        wanted = frames(lake)[name].arrow()
+        got = found.select(wanted.schema.names).cast(wanted.schema)
+        if name == "tasks":
+            assert got.num_rows == base.num_rows, "tasks are those of the last compaction"
+            continue
+        if name == "task_events":  # SQL has all turns; what came of some of them it cannot say
+            got, wanted = got.select(["id"]), wanted.select(["id"])
+        assert sorted(got.to_pylist(), key=repr) == sorted(wanted.to_pylist(), key=repr), name
+        if name == "vectors":  # the hardest of them, as Spark writes it
+            spark.createDataFrame(base).createOrReplaceTempView("the_base")
+            spark.createDataFrame(since).createOrReplaceTempView("the_since")
+            query = merged(name, "the_base", "the_since", quoting(Dialect.DELTA))
+            assert spark.sql(query).where("live").count() == wanted["live"].to_pylist().count(True)
 
 
 def test_P2_a_base_that_has_its_increments_already_is_shown_once(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import date
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.lake.id_bits import days, id_bits
 from holdfast.pipeline.lake.lake import ID_DAY
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text, uuid7, uuid8
@@ -33,3 +35,5 @@ def test_P2_every_id_that_a_node_takes_belongs_to_a_day_of_the_calendar(
     found = [row.day for row in frame.select(F.expr(ID_DAY).alias("day")).collect()]
     assert found[: len(ids)] == list(ids.values())
     assert max(found) == LAST
+    texts = pa.array([id_text(id) for id in [*ids, *keys]])
+    assert days(id_bits(texts)[0]).to_pylist() == found, "tasks say the same as SQL"

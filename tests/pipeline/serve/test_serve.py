@@ -25,7 +25,7 @@ from holdfast.pipeline.serve import rounds as served_rounds
 from holdfast.pipeline.serve.client import LakeClient, server_of
 from holdfast.pipeline.serve.daemon import LakeService
 from holdfast.pipeline.serve.place import server_place
-from holdfast.pipeline.serve.rounds import Rounds
+from holdfast.pipeline.serve.rounds import LakeRounds
 from holdfast.pipeline.serve.warm import WarmSession
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -141,9 +141,11 @@ def test_P11_a_server_follows_logs_and_answers_as_a_run_does(
     assert cli("pipeline", "status", *words).json["server"] is None
 
 
-def rounds_of(monkeypatch: pytest.MonkeyPatch, lake: Lake, one_round: Callable[..., Any]) -> Rounds:
+def rounds_of(
+    monkeypatch: pytest.MonkeyPatch, lake: Lake, one_round: Callable[..., Any]
+) -> LakeRounds:
     monkeypatch.setattr(served_rounds, "run", one_round)
-    return Rounds(_never, lake, every_ms=1)
+    return LakeRounds(_never, lake, every_ms=1)
 
 
 def _never() -> SparkSession:

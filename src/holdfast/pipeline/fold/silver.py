@@ -48,6 +48,7 @@ from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import (
     FOLD_BUCKETS,
     FOLD_FILE_ROWS,
+    LAKE_FILE_ROWS,
     LAMPORT_MAX,
     SILVER_BEHIND_PERCENT_MAX,
     SILVER_BEHIND_ROWS_MAX,
@@ -144,12 +145,13 @@ def is_current(lake: Lake, name: str) -> bool:
     return not _newer(lake.bronze, at) and (at >= 0 or not lake.silver(name).files())
 
 
-def waiting_rows(lake: Lake) -> int:
-    """At most how many envelopes of bronze there are that a table has not taken in. Reads only
-    commits.
-    """
-    since = min(position(lake, name) for name in FOLDED)
-    return sum(file.rows for file in _newer(lake.bronze, since))
+def is_little(lake: Lake) -> bool:
+    """Whether a fold has so little to read and to write that the driver can do it by itself."""
+    tables = [_Tables.of(lake, name) for name in FOLDED]
+    since = min(table.position(lake.bronze) for table in tables)
+    new = sum(file.rows for file in _newer(lake.bronze, since))
+    written = sum(table.base.rows for table in tables if _is_due(table, new))
+    return new <= LAKE_FILE_ROWS and written <= SILVER_SMALL_ROWS
 
 
 class _Tables(NamedTuple):

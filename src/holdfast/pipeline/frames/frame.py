@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from holdfast.pipeline.audits import MEASURES, gold
+from holdfast.pipeline.audits import gold
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
 from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, tasks_from
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import SILVER, arrow_schema
+from holdfast.pipeline.lake.schema import ABOUT, SILVER, arrow_schema
 from holdfast.rules.errors import NoSpark
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 class LakeFrames:
@@ -78,7 +79,17 @@ class LakeFrame:
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow_schema(SILVER[self.name] if self._stored is None else self._stored.schema)
+        return arrow_schema(self.columns)
+
+    @property
+    def columns(self) -> StructType:
+        """The columns as Spark has them, with their comments."""
+        return SILVER[self.name] if self._stored is None else self._stored.schema
+
+    @property
+    def about(self) -> str:
+        """What a row of the table is."""
+        return ABOUT[self.name] if self._stored is None else self._stored.about
 
     def batches(
         self, columns: Sequence[str] | None = None, filters: Sequence[Condition] = ()
@@ -153,15 +164,20 @@ class LakeFrame:
 
     def parts(self) -> tuple[ds.Dataset, Overlay]:
         """The base and what is shown over it."""
+        base, over = self.stored()
+        return ds.dataset(self.schema.empty_table()) if base is None else dataset(base), over
+
+    def stored(self) -> tuple[Table | None, Overlay]:
+        """The table that is the base, None if it cannot be used, and what is shown over it."""
         if self._stored is not None:
-            return dataset(self._stored.fresh()), Overlay(self.schema.empty_table())
+            return self._stored.fresh(), Overlay(self.schema.empty_table())
         lake = self._lake.fresh()
         if self.name == "tasks":
             return _tasks(lake)
         # Increments first: one that is merged meanwhile is then read twice, and not left out.
         new = dataset(lake.increments(self.name)).to_table()
-        base = dataset(lake.silver(self.name))
-        return base, overlaid(self.name, base, new)
+        base = lake.silver(self.name)
+        return base, overlaid(self.name, dataset(base), new)
 
 
 def _tables(lake: Lake) -> dict[str, Table | None]:
@@ -172,19 +188,18 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
         "quarantine": lake.quarantine,
         "reads": lake.reads,
     }
-    measures = {name: lake.gold(name, measure.schema) for name, measure in MEASURES.items()}
     state: dict[str, Table | None] = dict.fromkeys(SILVER)
-    return {**stored, **state, "findings": gold.findings_table(lake), **measures}
+    return {**stored, **state, **gold.gold_tables(lake)}
 
 
-def _tasks(lake: Lake) -> tuple[ds.Dataset, Overlay]:
+def _tasks(lake: Lake) -> tuple[Table | None, Overlay]:
     new = dataset(lake.increments(silver.EVENTS)).to_table()
-    events, base = dataset(lake.silver(silver.EVENTS)), dataset(lake.silver("tasks"))
+    events, base = dataset(lake.silver(silver.EVENTS)), lake.silver("tasks")
     if silver.tasks_are_current(lake):
         return base, over_tasks(events, new)
     # A job was killed after it had merged events and before it made tasks of them.
     whole = LakeFrame(lake, silver.EVENTS, None).arrow()
-    return ds.dataset(base.schema.empty_table()), Overlay(tasks_from([whole]))
+    return None, Overlay(tasks_from([whole]))
 
 
 def dataset(table: Table) -> ds.Dataset:

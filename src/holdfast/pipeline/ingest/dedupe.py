@@ -23,10 +23,9 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.lake import schema
 from holdfast.pipeline.lake.held import Key
-from holdfast.pipeline.lake.id_bits import Bits, days, id_bits, times_ms
+from holdfast.pipeline.lake.id_bits import Bits, days, id_bits
 from holdfast.pipeline.lake.schema import UNKNOWN_OP
 from holdfast.rules.bodies import OPS
-from holdfast.rules.limits import SOURCE_TIME_MS_MAX
 
 PLACE: Final = tuple(schema.PLACE.names)
 
@@ -40,7 +39,6 @@ BRONZE: Final = schema.arrow_schema(schema.BRONZE)
 SIGHTINGS: Final = schema.arrow_schema(schema.SIGHTINGS)
 QUARANTINE: Final = schema.arrow_schema(schema.QUARANTINE)
 NO_PLACES: Final = schema.arrow_schema(schema.PLACE).empty_table()
-_FAR: Final = "bad_stamp: the id was made after the year 9999"
 _PROBLEM: Final = r"(?s)^(?P<reason>[a-z_]+): (?P<detail>.*)$"
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -100,14 +98,7 @@ def _readable(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     problem = rows.column("problem")
     fine = pc.is_null(problem)
     bad = rows.filter(pc.invert(fine)) if problem.null_count < len(problem) else rows.slice(0, 0)
-    rows = rows.filter(fine) if bad.num_rows else rows
-    far = times_ms(id_bits(rows.column("id"))[0]) >= np.uint64(SOURCE_TIME_MS_MAX)
-    if not far.any():
-        return rows, bad
-    at = rows.schema.get_field_index("problem")
-    late = rows.filter(pa.array(far))
-    late = late.set_column(at, "problem", pa.repeat(pa.scalar(_FAR), late.num_rows))
-    return rows.filter(pa.array(~far)), pa.concat_tables([bad, late])
+    return rows.filter(fine) if bad.num_rows else rows, bad
 
 
 def in_turn(rows: pa.Table, first: Bits, last: Bits) -> Numbers:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from holdfast.pipeline.ingest.dedupe import PLACE
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File
-from holdfast.pipeline.lake.id_bits import Bits, least_bits, most_bits
+from holdfast.pipeline.lake.id_bits import LAST_DAY, Bits, least_bits, most_bits
 from holdfast.pipeline.lake.reader import FileReader, OpenedFile
 from holdfast.rules.limits import DAY_MS
 
@@ -58,8 +58,10 @@ def file_bits(file: File) -> tuple[int, int]:
     low, high = least_bits(file.low.get("id")), most_bits(file.high.get("id"))
     day = file.partition.get("day")
     if day is not None:
-        ms = (date.fromisoformat(day) - _EPOCH_DAY).days * DAY_MS
-        low, high = max(low, ms << 16), min(high, ((ms + DAY_MS) << 16) - 1)
+        number = (date.fromisoformat(day) - _EPOCH_DAY).days
+        low = max(low, (number * DAY_MS) << 16)
+        if number < LAST_DAY:  # the last one has all that is beyond it too
+            high = min(high, (((number + 1) * DAY_MS) << 16) - 1)
     return low, high
 
 

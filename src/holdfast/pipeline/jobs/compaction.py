@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from holdfast.pipeline.audits.gold import gold_tables
 from holdfast.pipeline.fold import silver
@@ -25,6 +26,7 @@ from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.lake.writer import FileWriter
+from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.spark.workers import Workers
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_FILE_BYTES, LAKE_GROUP_ROWS
@@ -47,8 +49,11 @@ class CompactReport(msgspec.Struct, frozen=True, kw_only=True):
     """Columns and tables of older versions that got their comments."""
 
 
-def compact(workers: Workers, lake: Lake, *, progress: Progress = no_progress) -> CompactReport:
+def compact(
+    spark: SparkSession | Workers, lake: Lake, *, progress: Progress = no_progress
+) -> CompactReport:
     """Merges the increments of a lake into silver, and the small files of its other tables."""
+    workers = SparkWorkers(spark, lake.proof) if isinstance(spark, SparkSession) else spark
     merged = silver.compact(workers, lake, progress=progress)
     lake = lake.fresh()
     progress("compact small files", 0, 1)

@@ -2,7 +2,7 @@
 
     report = run(start, lake, [log_source("/srv/ana"), log_source("https://plant:7440")])
 
-If no log has anything new, Spark is not even started, and a few new entries the driver reads
+If no log has anything new, Spark is not even started; a few new entries the driver reads and folds
 itself. A log that cannot be reached is in the report and does not stop the others. A run may be
 stopped at any point, and the next one goes on from there.
 """
@@ -17,7 +17,7 @@ from functools import cache
 
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current, waiting_rows
+from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current, is_little
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned, workers_for
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
@@ -25,9 +25,8 @@ from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
-from holdfast.pipeline.spark.workers import DriverWorkers, Workers
+from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import LAKE_FILE_ROWS
 
 Starting = Callable[[], SparkSession]
 
@@ -73,20 +72,13 @@ def run(
         workers = workers_for(lake, plan, start)
         ingested = ingest_planned(workers, lake, plan, max_rows=max_rows, progress=progress)
         report = RunReport(ingested)
-        if fold and needs_fold(lake.fresh()):
+        if fold and needs_fold(lake := lake.fresh()):
+            crew = DriverWorkers() if is_little(lake) else SparkWorkers(start(), lake.proof)
             with spark_errors("fold"):
-                crew = _folders(lake.fresh(), start)
-                report.fold = fold_lake(crew, lake.fresh(), progress=progress)
+                report.fold = fold_lake(crew, lake, progress=progress)
         _update_heads(plan, ingested)
     report.seconds = time.monotonic() - began
     return report
-
-
-def _folders(lake: Lake, start: Starting) -> Workers:
-    """Who folds: the driver itself if little is new, else Spark."""
-    if waiting_rows(lake) <= LAKE_FILE_ROWS:
-        return DriverWorkers()
-    return SparkWorkers(start(), lake.proof)
 
 
 def needs_fold(lake: Lake) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.rules.errors import StoreCorrupt
-from holdfast.rules.limits import DAY_MS
+from holdfast.rules.limits import DAY_MS, SOURCE_TIME_MS_MAX
 
 Bits = np.ndarray[Any, np.dtype[np.uint64]]
 _TEXT_CHARS: Final = 36
@@ -18,6 +18,8 @@ _GROUPS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20
 """Of each group of digits: where it begins and ends in the text, and its first of the 32 digits."""
 _TIME_SHIFT: Final = np.uint64(16)
 """An id begins with 48 bits of time, in milliseconds."""
+LAST_DAY: Final = SOURCE_TIME_MS_MAX // DAY_MS - 1
+"""The last day of the year 9999, in days since 1970."""
 
 
 def id_bits(ids: pa.Array | pa.ChunkedArray) -> tuple[Bits, Bits]:
@@ -47,8 +49,11 @@ def times_ms(first: Bits) -> Bits:
 
 
 def days(first: Bits) -> pa.Array:
-    """The UTC days of the times in ids, by their first halves."""
-    return pa.array((times_ms(first) // np.uint64(DAY_MS)).astype(np.int32)).cast(pa.date32())
+    """The UTC days of the times in ids, by their first halves. An id of version 8 begins with any
+    bits: those beyond the calendar belong to its last day.
+    """
+    found = np.minimum(times_ms(first) // np.uint64(DAY_MS), np.uint64(LAST_DAY))
+    return pa.array(found.astype(np.int32)).cast(pa.date32())
 
 
 def least_bits(text: str | None) -> int:

@@ -37,6 +37,7 @@ from holdfast.pipeline.lake.compare import Comparison, compared, given_up
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.pipeline.lake.held import Held, Key, held_by, id_at, last_batch
+from holdfast.pipeline.lake.id_bits import LAST_DAY
 from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
 from holdfast.rules.errors import (
@@ -47,7 +48,6 @@ from holdfast.rules.errors import (
     UnknownKey,
     UnsupportedProtocol,
 )
-from holdfast.rules.limits import DAY_MS, SOURCE_TIME_MS_MAX
 from holdfast.storage.files.durable import SHARED_FILE_MODE, close_unlocked, disk_errors
 
 Progress = Callable[[str, int, int], None]
@@ -61,12 +61,10 @@ _BAD_IN_PATH: Final = frozenset("[]{}*?\\%")
 """Characters that Spark reads as a pattern, or Delta as an escape, in the path of a file."""
 AS_COMPACTED: Final = "As of the last compaction: what came since is in increments"
 SINCE_THEN: Final = "What was folded since the last compaction"
-ID_DAY_LAST: Final = SOURCE_TIME_MS_MAX // DAY_MS - 1
-"""The last day of the year 9999, in days since 1970."""
 ID_DAY: Final = (
     "date_from_unix_date(int(least("
     "bigint(conv(concat(substr(id, 1, 8), substr(id, 10, 4)), 16, 10)) div 86400000, "
-    f"{ID_DAY_LAST})))"
+    f"{LAST_DAY})))"
 )
 """SQL: the UTC day of the time inside an id, so the same id always belongs to the same day. The
 time zone of the session must not matter, or it would look for an id in the files of another day.

@@ -278,6 +278,12 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
     assert "go on with: --since 0" in cli("pipeline", "changes", "state", *lake[:2]).err
     assert cli("pipeline", "changes", "state", "--since=1", *lake, code=2).error["code"]
 
+    # Engines that read Delta get the SQL, and tables that can be read.
+    made = cli("pipeline", "register", "state", "--print", "duckdb", *lake[:2]).out
+    assert made.count("CREATE OR REPLACE VIEW") == 3
+    assert (tmp_path / "lake" / "increments" / "state" / "_delta_log").is_dir()
+    assert cli("pipeline", "register", "nothing", "--print", "trino", *lake, code=4).error
+
     # Schedulers tell by the code that it is worth a try later.
     with Lake.open(tmp_path / "lake").working("a fold"):
         assert cli("pipeline", "run", *lake, code=5).error["code"] == "lake_busy"

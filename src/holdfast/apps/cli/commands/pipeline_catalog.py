@@ -1,15 +1,67 @@
-"""`holdfast pipeline changes`: the lake for the tools of others."""
+"""`holdfast pipeline register`, `changes`: the lake for the tools of others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.apps.cli import output, tables
 from holdfast.apps.cli.commands.pipeline_job import Work, job
 
+if TYPE_CHECKING:
+    from holdfast.pipeline import Lake
+
 _ROWS = 100
+
+
+@job("register")
+@click.argument("chosen", nargs=-1, metavar="[TABLE]...")
+@click.option(
+    "--schema",
+    default="holdfast",
+    show_default=True,
+    metavar="NAME",
+    help="The schema of the catalog; CATALOG.NAME where it has several catalogs.",
+)
+@click.option(
+    "--print",
+    "dialect",
+    type=click.Choice(["spark", "delta", "trino", "duckdb"]),
+    help="Only print the SQL, for this engine. delta: Spark with Delta, Databricks, Unity.",
+)
+def register(work: Work, chosen: tuple[str, ...], schema: str, dialect: str | None) -> None:
+    """Make all tables of the lake, or these, known to a catalog of Spark, as they are now.
+
+    Each becomes a view that reads the lake when it is asked. Which catalog it is, --conf says:
+    spark.sql.catalogImplementation=hive for the Hive metastore that the Spark is set up for.
+    For engines that read Delta by themselves, tables that are still missing are made, empty.
+    """
+    lake = work.lake()
+    if dialect is not None:
+        for statement in _statements(lake, dialect, schema, chosen):
+            output.out(f"{statement};\n")
+        return
+    from holdfast import pipeline
+
+    with work.spark() as spark:
+        names = pipeline.register_tables(spark, lake, chosen, schema=schema)
+    work.session.talk(f"{len(names)} views in {schema}")
+    work.session.show(
+        {"lake": lake.root, "schema": schema, "views": names}, "".join(f"{n}\n" for n in names)
+    )
+
+
+def _statements(lake: Lake, dialect: str, schema: str, chosen: tuple[str, ...]) -> Iterator[str]:
+    from holdfast.pipeline.frames.catalog import view_statements
+    from holdfast.pipeline.frames.catalog_sql import Dialect, make_missing, statements
+
+    if dialect == "spark":
+        return view_statements(lake, schema, chosen)
+    make_missing(lake)
+    return statements(lake, Dialect(dialect), schema, chosen)
 
 
 @job("changes", spark=False)

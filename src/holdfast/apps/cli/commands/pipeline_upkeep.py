@@ -53,11 +53,9 @@ def compact(work: Work) -> None:
     """
     lake = work.lake()
     from holdfast import pipeline
-    from holdfast.pipeline.spark.spark_workers import SparkWorkers
 
     with work.spark() as spark, lake.working("compact"):
-        workers = SparkWorkers(spark, lake.proof)
-        report = pipeline.compact(workers, lake, progress=work.progress)
+        report = pipeline.compact(spark, lake, progress=work.progress)
     if work.session.as_json:
         work.session.show({"lake": lake.root, **documents.plain(report), "seconds": work.seconds})
         return
