@@ -25,7 +25,7 @@ from holdfast.pipeline.serve import rounds as served_rounds
 from holdfast.pipeline.serve.client import LakeClient, server_of
 from holdfast.pipeline.serve.daemon import LakeService
 from holdfast.pipeline.serve.place import server_place
-from holdfast.pipeline.serve.rounds import ServerRounds
+from holdfast.pipeline.serve.rounds import LakeRounds
 from holdfast.pipeline.serve.warm import WarmSession
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -143,9 +143,9 @@ def test_P11_a_server_follows_logs_and_answers_as_a_run_does(
 
 def rounds_of(
     monkeypatch: pytest.MonkeyPatch, lake: Lake, one_round: Callable[..., Any]
-) -> ServerRounds:
+) -> LakeRounds:
     monkeypatch.setattr(served_rounds, "run", one_round)
-    return ServerRounds(_never, lake, every_ms=1)
+    return LakeRounds(_never, lake, every_ms=1)
 
 
 def _never() -> SparkSession:

@@ -15,7 +15,7 @@ from holdfast.pipeline.ingest.ingest import IngestedLog
 from holdfast.pipeline.jobs.run import RunReport
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.query import QueryResult, run_query
-from holdfast.pipeline.serve.rounds import ServerRounds
+from holdfast.pipeline.serve.rounds import LakeRounds
 from holdfast.pipeline.serve.warm import WarmSession
 from holdfast.rules.errors import BadInput
 from holdfast.service.caller import LOCAL
@@ -90,7 +90,7 @@ class LakeApi:
     title = "lake"
     about = "The server of a lake."
 
-    def __init__(self, lake: Lake, spark: WarmSession, rounds: ServerRounds, since_ms: int) -> None:
+    def __init__(self, lake: Lake, spark: WarmSession, rounds: LakeRounds, since_ms: int) -> None:
         self.lake, self.spark, self.rounds, self.since_ms = lake, spark, rounds, since_ms
         self.gate = ConcurrencyLimits()
         self.counts = RequestCounts()

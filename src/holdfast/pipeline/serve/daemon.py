@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.serve.calls import LakeApi, routes
 from holdfast.pipeline.serve.place import server_place
-from holdfast.pipeline.serve.rounds import OnReport, ServerRounds
+from holdfast.pipeline.serve.rounds import LakeRounds, OnReport
 from holdfast.pipeline.serve.warm import WarmSession
 from holdfast.pipeline.spark.ending import end_children
 from holdfast.rules.limits import SPARK_END_MS_MAX
@@ -47,7 +47,7 @@ class LakeService(Service):
         super().__init__(on_event, on_overtime or _end_all)
         self._lake = lake
         self._spark = WarmSession(start)
-        self._rounds = ServerRounds(self._spark, lake, every_ms=every_ms, on_report=on_report)
+        self._rounds = LakeRounds(self._spark, lake, every_ms=every_ms, on_report=on_report)
 
     async def _start(self, ending: AsyncExitStack) -> None:
         paths = server_place(self._lake)

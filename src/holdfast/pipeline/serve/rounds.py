@@ -33,7 +33,7 @@ log = logging.getLogger("holdfast")
 OnReport = Callable[[RunReport], None]
 
 
-class ServerRounds:
+class LakeRounds:
     """Follows all logs that a lake remembers, in the thread that calls `run`."""
 
     def __init__(

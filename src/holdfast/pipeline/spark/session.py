@@ -42,12 +42,17 @@ _PARTITIONS_PER_CORE: Final = 4
 REDACTED: Final = r"(?i)secret|password|token|access[.]?key|account[.]key"
 """Names of settings whose values Spark shows nowhere: those that it hides itself, and the keys of
 accounts at Azure."""
-SMALL: Final = {
+BY_TASKS: Final = {
     "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings for jobs whose rows Java only passes on, from task to task: to compile what it runs well
+costs more than it saves."""
+SMALL: Final = {
+    **BY_TASKS,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
 }
 """Settings for little data that is read once: without them Spark plans and compiles longer than it
 computes."""

@@ -121,7 +121,7 @@ def audit(
         for name in {**limits[0], **limits[1]}
     }
     facts = None if offline else _live_facts(work, lake)
-    with work.spark_when_needed() as start, lake.working("audit"):
+    with work.spark_when_needed(by_tasks=True) as start, lake.working("audit"):
         report = pipeline.run_audits(
             start() if work.names_spark or needs_spark(lake) else None,
             lake,

@@ -108,16 +108,16 @@ class Work:
         return True
 
     @contextmanager
-    def spark(self) -> Iterator[Any]:
+    def spark(self, *, by_tasks: bool = False) -> Iterator[Any]:
         """A Spark session until the block ends."""
-        with self.spark_when_needed() as start:
+        with self.spark_when_needed(by_tasks=by_tasks) as start:
             yield start()
 
     @contextmanager
-    def spark_when_needed(self) -> Iterator[Callable[[], Any]]:
+    def spark_when_needed(self, *, by_tasks: bool = False) -> Iterator[Callable[[], Any]]:
         """A function that starts Spark, which is stopped at the end of the block. What Spark prints
         goes into a file, which stays if the work fails. An error of Spark becomes one of ours that
-        names this file.
+        names this file. `by_tasks`: the work is done by tasks in Python, and Java has little to do.
         """
         from holdfast.pipeline.spark.ending import SignalThread
         from holdfast.pipeline.spark.failures import spark_errors
@@ -134,7 +134,7 @@ class Work:
                 warnings.catch_warnings(),
             ):
                 warnings.simplefilter("ignore")  # Spark warns about itself
-                yield lambda: self._start(folder, log, started)
+                yield lambda: self._start(folder, log, started, by_tasks)
             done = True
         except JobFailed as error:
             if log.exists():
@@ -168,13 +168,15 @@ class Work:
             sys.stderr.buffer.write(f"\r\x1b[K{text}".encode("utf-8", "backslashreplace"))
             sys.stderr.buffer.flush()
 
-    def _start(self, folder: Path, log: Path, started: list[Any]) -> Any:
-        from holdfast.pipeline.spark.session import is_running, start
+    def _start(self, folder: Path, log: Path, started: list[Any], by_tasks: bool) -> Any:
+        from holdfast.pipeline.spark.session import BY_TASKS, is_running, start
 
         if is_running():  # the caller of this process started it and will stop it
             return start(remote=self._remote, master=None if self._remote else self._master)
         self.progress("starting Spark")
         ours = {} if self._remote else {"spark.sql.warehouse.dir": str(folder / "warehouse")}
+        if by_tasks and not self._remote:
+            ours |= BY_TASKS
         spark = start(
             master=self._master, remote=self._remote, conf={**ours, **self._conf}, log=log
         )

@@ -36,7 +36,7 @@ def repair(work: Work, logs: tuple[str, ...], dry_run: bool, allow_gaps: bool, *
 
     named = named_sources(logs, **how)
     known = {one.location: one for one in (*pipeline.remembered(lake), *named)}
-    with work.spark_when_needed() as start:
+    with work.spark_when_needed(by_tasks=True) as start:
         report = pipeline.repair(
             start,
             lake,

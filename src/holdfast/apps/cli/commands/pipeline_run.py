@@ -83,7 +83,7 @@ def run(
         if server is not None:
             report = server.run(allow_gaps=allow_gaps)
         else:
-            with work.spark_when_needed() as start:
+            with work.spark_when_needed(by_tasks=True) as start:
                 report = pipeline.run(
                     start,
                     lake,
@@ -124,7 +124,7 @@ def stream(
     from holdfast import pipeline
 
     stop = Event()
-    with work.spark_when_needed() as start, work.ending_gently(stop.set):
+    with work.spark_when_needed(by_tasks=True) as start, work.ending_gently(stop.set):
         work.session.talk("reading; end it with Ctrl-C")
         pipeline.stream(
             start,

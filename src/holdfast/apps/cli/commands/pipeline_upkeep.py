@@ -54,7 +54,7 @@ def compact(work: Work) -> None:
     lake = work.lake()
     from holdfast import pipeline
 
-    with work.spark() as spark, lake.working("compact"):
+    with work.spark(by_tasks=True) as spark, lake.working("compact"):
         report = pipeline.compact(spark, lake, progress=work.progress)
     if work.session.as_json:
         work.session.show({"lake": lake.root, **documents.plain(report), "seconds": work.seconds})
