@@ -4,14 +4,19 @@ piece and in many.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold.silver import fold_lake
+from holdfast.pipeline.ingest.dedupe import CONFLICT
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.reader import fitted
+from holdfast.pipeline.lake.schema import arrow_schema
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.spark.workers import DriverWorkers, Workers
 from holdfast.pipeline.verify import job
@@ -70,6 +75,28 @@ def test_P3_any_number_of_tasks_makes_the_same(lake: Lake, monkeypatch: pytest.M
     monkeypatch.setattr(job, "AUDIT_SHARE_ROWS", 40)
     monkeypatch.setattr(job, "spans_for", lambda rows, size, parallelism: 5)
     assert made(Crowd(), lake) == (whole, gaps)
+
+
+def test_P3_a_place_where_an_id_came_with_other_bytes_counts_as_one_of_the_envelope(
+    lake: Lake, tmp_path: Path
+) -> None:
+    shutil.copytree(lake.root, tmp_path / "lake")
+    apart = Lake.open(tmp_path / "lake")
+    places, _ = apart.sightings.load(apart.sightings.files(), apart.sightings.schema.names)
+    assert places.num_rows
+    apart.sightings.commit([], apart.sightings.files())
+    aside = places.append_column("reason", pa.array([CONFLICT] * places.num_rows))
+    whole = fitted(aside, arrow_schema(apart.quarantine.schema))
+    apart.quarantine.commit(apart.quarantine.stage_rows(whole).files)
+    assert made(DriverWorkers(), apart.fresh()) == made(DriverWorkers(), lake)
+    # Of any other reason it is no place of the envelope.
+    files = apart.fresh().quarantine.files()
+    other = whole.set_column(
+        whole.column_names.index("reason"), "reason", pa.array(["other"] * whole.num_rows)
+    )
+    again = apart.fresh().quarantine
+    again.commit(again.stage_rows(other).files, files)
+    assert made(DriverWorkers(), apart.fresh()) != made(DriverWorkers(), lake)
 
 
 def test_P3_tasks_of_spark_make_what_the_driver_makes(spark: SparkSession, lake: Lake) -> None:
