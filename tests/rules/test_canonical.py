@@ -127,7 +127,7 @@ def test_D3_meta_is_taken_in_the_form_of_rfc_8785_and_in_no_other(meta: dict[str
         json.dumps(meta).encode(),
         msgspec.json.encode(meta),
         good + b"\n",
-        good.replace(b":", b": ", 1),
+        b"{ " + good[1:],
     ):
         assert takes(other) == (other == good)
 

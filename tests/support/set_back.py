@@ -68,7 +68,19 @@ def optimized(table: Table, older: Path) -> None:
     DeltaTable(table.root).optimize.compact()
 
 
+def removed(table: Table, older: Path) -> None:
+    """The folder of the table is gone."""
+    shutil.rmtree(table.root)
+
+
+def without_last_commit(table: Table, older: Path) -> None:
+    """Clean-up has left only the checkpoint of the last commit."""
+    cleaned(table, older)
+    for commit in (Path(table.root) / "_delta_log").glob("*.json"):
+        commit.unlink()
+
+
 HARMS: Final[tuple[Harm, ...]] = (restored, put_back, cloned, vacuumed)
 """After these a table shows less than it has shown."""
-CARE: Final[tuple[Harm, ...]] = (cleaned, optimized)
+CARE: Final[tuple[Harm, ...]] = (cleaned, without_last_commit, optimized)
 """After these it shows the same."""

@@ -671,6 +671,9 @@ READS_FILES_MAX: Final = 32
 """Files of the table `reads` that the next batch puts together to one."""
 INGEST_PORTION_BYTES: Final = 128 * MIB
 """Bytes of entries that a task of ingest holds, sorts and writes at once."""
+LAKE_UNFINISHED_MS: Final = 600 * SECOND_MS
+"""In an object store, where nothing locks, rows of a batch that is not finished are left alone for
+so long: the job that wrote them may still be at work. That job gives up after half of it."""
 LAKE_TRIES_MAX: Final = 5
 """How many times a batch is done again because another job changed the lake; then it fails."""
 LAKE_EVERY_MS: Final = 2 * SECOND_MS

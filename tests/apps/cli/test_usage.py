@@ -58,7 +58,8 @@ NAMED = """
     mesh.restamp reload sweep backup restore export import demo completion help
     pipeline.run pipeline.stream pipeline.status pipeline.forget pipeline.verify pipeline.audit
     pipeline.state pipeline.query pipeline.snapshot pipeline.reembed
-    pipeline.compact pipeline.vacuum pipeline.backfill
+    pipeline.compact pipeline.vacuum pipeline.backfill pipeline.repair pipeline.serve
+    pipeline.changes pipeline.register
 """
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from holdfast.pipeline.fold import silver, taken
 from holdfast.pipeline.fold.silver import FOLDED, compact, fold_lake
 from holdfast.pipeline.frames.frame import LakeFrames
+from holdfast.pipeline.jobs.run import needs_fold
 from holdfast.pipeline.lake.checked import checked
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
@@ -200,3 +202,29 @@ def test_P3_after_any_table_was_set_back_the_next_fold_makes_the_state_of_bronze
     found = rows_in(lake)
     fold_lake(DriverWorkers(), lake.fresh(), full=True)
     assert found == rows_in(lake)
+
+
+def test_P3_tasks_that_another_tool_has_changed_are_made_again(
+    folded: ReadInTurns, tmp_path: Path
+) -> None:
+    lake = folded.copied(tmp_path).lake
+    fold_lake(DriverWorkers(), lake.fresh())
+    before = tasks_in(lake)
+    assert before
+    assert not needs_fold(lake.fresh())
+    DeltaTable(lake.silver("tasks").root).delete()
+    assert tasks_in(lake) == before
+    assert needs_fold(lake.fresh())
+    fold_lake(DriverWorkers(), lake.fresh())
+    assert not needs_fold(lake.fresh())
+    assert tasks_in(lake) == before
+
+
+def tasks_in(lake: Lake) -> list[Any]:
+    rows = (
+        LakeFrames(lake.fresh())
+        .tasks.arrow()
+        .sort_by([("mesh", "ascending"), ("task", "ascending")])
+    )
+    found: list[Any] = rows.to_pylist()
+    return found

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars
@@ -18,6 +21,7 @@ from holdfast.pipeline.jobs.compaction import compact
 from holdfast.pipeline.jobs.run import run
 from holdfast.pipeline.jobs.sources import log_source, remember, remembered
 from holdfast.pipeline.jobs.status import status, tables
+from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.find_entries import find_entries
 from holdfast.pipeline.lake.folder import Folder
 from holdfast.pipeline.lake.lake import Lake
@@ -31,7 +35,8 @@ from holdfast.pipeline.snapshot.files import (
     write_parts,
 )
 from holdfast.pipeline.spark.workers import DriverWorkers
-from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.errors import AlreadyExists, DiskFull, LakeBusy
+from holdfast.rules.limits import LAKE_UNFINISHED_MS
 from support.s3_server import SECRET, S3Server
 
 
@@ -120,3 +125,35 @@ def test_P8_refused_rows_are_kept_in_an_object_store(s3: S3Server) -> None:
     raw = place.read(entry.base_name)
     assert raw is not None
     assert b'"row":{"key":"k"}' in raw
+
+
+def test_P2_rows_of_a_job_that_may_live_are_left_alone_where_nothing_locks(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job has committed sightings and not yet bronze when another one starts."""
+    ana, copy = tmp_path / "ana", tmp_path / "copy"
+    write(ana, "limit", "6", create=True)
+    shutil.copytree(ana, copy)
+    lake = Lake.open(s3.new_place(), create=True, options=s3.options)
+    logs = [log_source(str(ana)), log_source(str(copy), name="copy")]
+    real = Table.commit
+
+    def stopped(table: Table, *given: Any, **more: Any) -> int:
+        if table.root.endswith("/bronze"):
+            raise DiskFull("as good as killed")
+        return real(table, *given, **more)
+
+    monkeypatch.setattr(Table, "commit", stopped)
+    with pytest.raises(DiskFull):
+        run(never, lake, logs)
+    monkeypatch.setattr(Table, "commit", real)
+    assert lake.fresh().sightings.rows == 1
+    with pytest.raises(LakeBusy, match="may still be at work"):
+        run(never, lake.fresh(), logs)
+    assert lake.fresh().sightings.rows == 1
+    # Ten minutes later it is dead for sure: it would have given up.
+    began = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: began + LAKE_UNFINISHED_MS * 1_000_000)
+    report = run(never, lake.fresh(), logs)
+    assert (report.ingest.new, report.ingest.again) == (1, 1)
+    assert lake.fresh().sightings.rows == 1

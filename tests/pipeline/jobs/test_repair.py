@@ -29,7 +29,7 @@ from support.read_in_turns import (
     read_in_turns,
     table_of,
 )
-from support.set_back import Harm, lost_file, put_back, restored, vacuumed
+from support.set_back import Harm, lost_file, put_back, removed, restored, vacuumed
 
 
 class Killed(BaseException):
@@ -73,6 +73,7 @@ def repaired(
     [
         ("bronze", restored),
         ("bronze", lost_file),
+        ("bronze", removed),
         ("sightings", vacuumed),
         ("quarantine", put_back),
     ],

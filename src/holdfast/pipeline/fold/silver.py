@@ -128,8 +128,11 @@ def _current_tasks(spark: SparkSession, lake: Lake) -> DataFrame:
 
 
 def tasks_are_current(lake: Lake) -> bool:
-    """Whether the table `tasks` was made of the events that its base has now."""
-    return lake.silver("tasks").txn(EVENTS) == _made_at(lake.silver(EVENTS))
+    """Whether the table `tasks` was made of the events that its base has now, and nobody else has
+    changed it since.
+    """
+    made = lake.silver("tasks")
+    return made.txn(EVENTS) == _made_at(lake.silver(EVENTS)) and made.is_as_left is not False
 
 
 def position(lake: Lake, name: str) -> int:

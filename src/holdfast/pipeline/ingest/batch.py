@@ -10,6 +10,7 @@ between: what it wrote there is replaced when the same places are read again.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ from holdfast.pipeline.lake.lake import Lake, log_app
 from holdfast.pipeline.lake.reads import Read, note_reads, sum_of
 from holdfast.pipeline.lake.schema import GAP, UNKNOWN_OP
 from holdfast.pipeline.spark.workers import Workers
-from holdfast.rules.errors import HoldfastError, JobFailed, LakeMoved
+from holdfast.rules.errors import HoldfastError, JobFailed, LakeBusy, LakeMoved
+from holdfast.rules.limits import LAKE_UNFINISHED_MS, SECOND_MS
 
 _NO_END: Final = 1 << 62
 
@@ -196,10 +198,13 @@ def _files(portions: Iterable[Portion], table: str) -> list[File]:
 
 
 def _commit(batch: _Batch, ranges: Sequence[TakenRange]) -> int:
-    lake = batch.lake
+    lake, began = batch.lake, time.monotonic()
     _commit_aside(batch, lake.sightings, "again", _files(batch.portions, "sightings"))
     aside = _files(batch.portions, "quarantine")
     _commit_aside(batch, lake.quarantine, "noted", aside + _gap_files(batch))
+    if (time.monotonic() - began) * SECOND_MS > LAKE_UNFINISHED_MS / 2:
+        # Others may take these rows for those of a dead job, and replace them.
+        raise LakeMoved(f"the commits to {lake.root} took too long; the batch is read again")
     version = lake.bronze.commit(_files(batch.portions, "bronze"), txns=batch.txns)
     if not batch.again:
         note_reads(lake.reads, _reads(batch, ranges))
@@ -265,7 +270,25 @@ def _read_before(batch: _Batch, table: Table, counted: str) -> Places:
         return _by_log((part.key, part.start, part.stop) for part in batch.stretches)
     if table.rows == sum_of(batch.lake.claims, counted):
         return {}
+    _check_unfinished(batch.lake, table)
     return _by_log((key, start, _NO_END) for key, start in batch.starts.items())
+
+
+def _check_unfinished(lake: Lake, table: Table) -> None:
+    """Raises LakeBusy if the job that has left rows in a table may still live. On a disk it does
+    not, since that job would hold the lock.
+    """
+    at = table.changed_at
+    if lake.folder.local is not None or at is None:
+        return
+    age = time.time_ns() // 1_000_000 - at
+    if age < LAKE_UNFINISHED_MS:
+        raise LakeBusy(
+            f"a job has begun to commit to {lake.root} {max(0, age) // SECOND_MS} s ago and may "
+            "still be at work",
+            hint="let one job at a time write to a lake; if that one is dead, run this again after "
+            f"{LAKE_UNFINISHED_MS // (60 * SECOND_MS)} minutes",
+        )
 
 
 def _by_log(ranges: Iterable[tuple[Key, int, int]]) -> Places:

@@ -32,7 +32,7 @@ from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.source.plan import shares
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.spark.workers import DriverWorkers, Workers
-from holdfast.rules.errors import DiskFull, HoldfastError, LakeMoved, LakeNotSeen
+from holdfast.rules.errors import DiskFull, HoldfastError, LakeBusy, LakeMoved, LakeNotSeen
 from holdfast.rules.limits import (
     LAKE_BATCH_ROWS,
     LAKE_FILE_ROWS,
@@ -211,7 +211,7 @@ class _Work:
         try:
             yield ingest_batch(workers, self._lake, batch, gaps=gaps)
             return
-        except (LakeMoved, LakeNotSeen, DiskFull):
+        except (LakeBusy, LakeMoved, LakeNotSeen, DiskFull):
             raise
         except HoldfastError as error:
             if len(keys) == 1:

@@ -125,7 +125,7 @@ def repair(
 
 
 def _has_positions(lake: Lake) -> bool:
-    return lake.bronze.exists and lake.reads.txn(PART) is None
+    return (lake.bronze.exists or lake.reads.exists) and lake.reads.txn(PART) is None
 
 
 def _ingested(lake: Lake) -> tuple[Table, ...]:

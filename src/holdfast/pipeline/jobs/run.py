@@ -17,7 +17,14 @@ from functools import cache
 
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.fold.silver import FOLDED, FoldReport, fold_lake, is_current, is_little
+from holdfast.pipeline.fold.silver import (
+    FOLDED,
+    FoldReport,
+    fold_lake,
+    is_current,
+    is_little,
+    tasks_are_current,
+)
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned, workers_for
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
@@ -26,7 +33,8 @@ from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.spark.workers import DriverWorkers
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import HoldfastError, LakeMoved
+from holdfast.rules.limits import LAKE_TRIES_MAX
 
 Starting = Callable[[], SparkSession]
 
@@ -66,8 +74,8 @@ def run(
     began = time.monotonic()
     start = cache(lambda: spark() if callable(spark) else spark)
     with lake.working(what), opened(logs, lake.consumer) as (found, failures):
+        plan = _planned(lake, found, allow_gaps)
         lake = lake.fresh()
-        plan = make_plan(lake, found, allow_gaps=allow_gaps)
         plan.failures += failures
         workers = workers_for(lake, plan, start)
         ingested = ingest_planned(workers, lake, plan, max_rows=max_rows, progress=progress)
@@ -81,9 +89,20 @@ def run(
     return report
 
 
+def _planned(lake: Lake, logs: Sequence[ReadableLog], allow_gaps: bool) -> IngestPlan:
+    """The plan. Another job in an object store may commit while it is made: then once more."""
+    for left in reversed(range(LAKE_TRIES_MAX)):
+        try:
+            return make_plan(lake.fresh(), logs, allow_gaps=allow_gaps)
+        except LakeMoved:
+            if not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
 def needs_fold(lake: Lake) -> bool:
     """Whether bronze has envelopes that silver has not taken in. Reads only commits."""
-    return not all(is_current(lake, name) for name in FOLDED)
+    return not (all(is_current(lake, name) for name in FOLDED) and tasks_are_current(lake))
 
 
 @contextmanager

@@ -147,12 +147,11 @@ def _log_status(
 
 
 def _table_status(name: str, table: Table) -> TableStatus:
-    changed = table.info.get("timestamp")
     return TableStatus(
         table=name,
         rows=table.rows,
         files=len(table.all_files),
         bytes=sum(file.size for file in table.all_files),
         version=table.version,
-        changed_at=changed if isinstance(changed, int) else None,
+        changed_at=table.changed_at,
     )

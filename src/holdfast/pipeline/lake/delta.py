@@ -407,8 +407,19 @@ class Table:
         """Flushes the last commit. The job that made it may have been killed before its flush, and
         what a commit names must not be confirmed to any log before that.
         """
-        if self.exists:
+        if self.exists and self.folder.kind(_commit_name(self.version)) == FILE:
+            # Clean-up leaves only the checkpoint of a commit that was settled long ago.
             self._flush_log(self.version)
+
+    @property
+    def changed_at(self) -> int | None:
+        """When the last commit was made, in milliseconds since 1970, by the clock of its maker."""
+        try:
+            last = [] if self.delta is None else self.delta.history(1)
+        except (DeltaError, OSError):
+            return None  # the commit was cleaned away
+        found = last[0].get("timestamp") if last else None
+        return found if isinstance(found, int) else None
 
     def vacuum(self, hours: int, *, dry_run: bool) -> list[str]:
         """Removes files that no version of the last `hours` names; returns their paths."""
@@ -453,9 +464,13 @@ class Table:
         local = self.folder.local
         if local is not None:
             log = local / "_delta_log"
-            flush_file(log / f"{version:020}.json")
+            flush_file(local / _commit_name(version))
             fsync_dir(log)
             fsync_dir(local)
+
+
+def _commit_name(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 def fingerprint(paths: Iterable[str]) -> int:

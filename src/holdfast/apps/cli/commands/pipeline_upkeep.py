@@ -12,12 +12,13 @@ from holdfast.apps.cli.declare import FILTER
 from holdfast.apps.cli.times import parse_time
 
 _WEEK_H = 168
+_CENTURY_H = 876_000
 
 
 @job("vacuum", spark=False)
 @click.option(
     "--hours",
-    type=click.IntRange(0),
+    type=click.IntRange(0, _CENTURY_H),
     default=_WEEK_H,
     show_default=True,
     help="Keep the files that versions of the last N hours need.",
