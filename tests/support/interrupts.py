@@ -21,6 +21,10 @@ import holdfast
 from holdfast.node.library.node import Node
 
 OURS = str(Path(holdfast.__file__).parent)
+SWALLOWED = frozenset({"_Known.__init__.<locals>.<lambda>"})
+"""Called by Python itself when an object dies. It reports an exception there, and goes on: nothing
+comes out of the call that is interrupted.
+"""
 
 
 class Interrupted(BaseException):
@@ -52,7 +56,8 @@ class Interrupter:
         return None
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(OURS):
+        code = frame.f_code
+        if not code.co_filename.startswith(OURS) or code.co_qualname in SWALLOWED:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._traced
