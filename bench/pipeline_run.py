@@ -1,8 +1,8 @@
 """Whole runs: from the logs of two homes into a lake, by the command that users type.
 
-CPU seconds are those of all processes that a run starts: Python, Java, Spark's workers. The figure
-beside them is what reading and unpacking the same logs costs in one plain process, without Spark
-and without a lake.
+CPU seconds are those of the whole machine while a run lasts, so nothing else should run meanwhile.
+The figure beside them is what reading and unpacking the same logs costs in one plain process,
+without Spark and without a lake.
 
 Sizes come from the environment: HOLDFAST_BENCH_RUN_ROWS (1 000 000 envelopes; the larger lake has
 three times as many).
@@ -10,10 +10,8 @@ three times as many).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -38,7 +36,6 @@ START_MS = 1_760_000_000_000
 LAMPORT = 1 << 40
 """Stamps begin here, so that all take as many bytes."""
 PEERS = ("ana", "bob")
-_SET_CHILD_SUBREAPER = 36
 _READ = """
 import sys
 from holdfast.pipeline.logs.log import open_log
@@ -52,8 +49,6 @@ for home in sys.argv[1:]:
 
 
 def run() -> Iterator[tuple[str, float, str]]:
-    # Orphans of a run become children of this process, so that their seconds are counted.
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     try:
         homes = [folder / peer for peer in PEERS]
@@ -109,16 +104,20 @@ def pipeline(lake: Path, *words: Path | str) -> float:
 
 
 def cpu_s(*command: str) -> float:
-    """CPU seconds of a command and of all that it starts."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """CPU seconds that all cores were busy while a command ran."""
+    before = busy_s()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            break
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return busy_s() - before
+
+
+def busy_s() -> float:
+    """CPU seconds of the whole machine. Spark's workers are nobody's children in the end, so that
+    the seconds of a tree of processes would leave them out.
+    """
+    user, nice, system, _, _, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def fill(home: Path, first: int, rows: int) -> None:
