@@ -9,7 +9,7 @@ from holdfast.rules.errors import BadPath, UnknownScheme
 
 
 def _at(text: str, **how: str | bool) -> Location:
-    return locate(text, here="/srv/work", **how)  # type: ignore[arg-type]
+    return locate(text, here="/srv/data", **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def _at(text: str, **how: str | bool) -> Location:
         ("abfs://box/lake", "abfs://box/lake", ""),
         ("hdfs://name:8020/lake", "hdfs://name:8020/lake", "hdfs://name:8020/lake"),
         ("hdfs:///lake", "hdfs:///lake", "hdfs:///lake"),
-        ("lake", "/srv/work/lake", "file:///srv/work/lake"),
+        ("lake", "/srv/data/lake", "file:///srv/data/lake"),
         ("../lake/", "/srv/lake", "file:///srv/lake"),
         ("/a/./lake", "/a/lake", "file:///a/lake"),
         ("//a/lake", "/a/lake", "file:///a/lake"),
         ("file:///a/lake/", "/a/lake", "file:///a/lake"),
         ("file:/a/lake", "/a/lake", "file:///a/lake"),
         ("file://localhost/a/my%20lake", "/a/my lake", "file:///a/my lake"),
-        ("odd:name", "/srv/work/odd:name", "file:///srv/work/odd:name"),
+        ("odd:name", "/srv/data/odd:name", "file:///srv/data/odd:name"),
     ],
 )
 def test_P10_a_place_has_one_name_for_each_library(text: str, root: str, spark: str) -> None:
