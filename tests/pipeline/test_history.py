@@ -13,7 +13,8 @@ from holdfast.node.library.node import Node
 from holdfast.node.log.history import AsOf
 from holdfast.node.log.history import memory_as_of as node_memory_as_of
 from holdfast.node.log.history import state_as_of as node_state_as_of
-from holdfast.pipeline.fold.silver import current, fold_lake
+from holdfast.pipeline.fold.current import current
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.history import Range, backfill, state_as_of
 from holdfast.pipeline.ingest.ingest import ingest_logs
 from holdfast.pipeline.lake.lake import Lake

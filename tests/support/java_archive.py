@@ -49,6 +49,7 @@ def _small_job(folder: Path) -> None:
 
     import holdfast
     from holdfast.pipeline.fold import silver
+    from holdfast.pipeline.fold.current import current
     from holdfast.pipeline.ingest.ingest import ingest_logs
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.logs.log import open_log
@@ -65,7 +66,7 @@ def _small_job(folder: Path) -> None:
     lake = Lake.open(folder / "lake", create=True)
     ingest_logs(spark, lake, [open_log(str(folder / "ana"))])
     silver.fold_lake(SparkWorkers(spark, lake.proof), lake)
-    silver.current(spark, lake.fresh(), "state").createOrReplaceTempView("state")
+    current(spark, lake.fresh(), "state").createOrReplaceTempView("state")
     assert spark.sql("select count(*) from state").first() == (1,)
     gateway = SparkContext._gateway
     assert gateway is not None

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from holdfast.pipeline.audits.live_facts import LiveFacts, ask_logs
     from holdfast.pipeline.audits.plots import save_plots
     from holdfast.pipeline.embed.reembed import reembed
-    from holdfast.pipeline.fold.silver import current, fold_lake
+    from holdfast.pipeline.fold.current import current
+    from holdfast.pipeline.fold.silver import fold_lake
     from holdfast.pipeline.frames.catalog import register_tables
     from holdfast.pipeline.frames.changes import TableChanges, changes
     from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames, read_lake
@@ -71,7 +72,8 @@ _MODULES = {
     "audits.live_facts": "LiveFacts ask_logs",
     "audits.plots": "save_plots",
     "embed.reembed": "reembed",
-    "fold.silver": "current fold_lake",
+    "fold.current": "current",
+    "fold.silver": "fold_lake",
     "frames.catalog": "register_tables",
     "frames.changes": "TableChanges changes",
     "frames.frame": "LakeFrame LakeFrames read_lake",

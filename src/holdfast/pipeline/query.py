@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline import history
 from holdfast.pipeline.audits import gold
-from holdfast.pipeline.fold import silver
+from holdfast.pipeline.fold.current import current
 from holdfast.pipeline.frames.duck import duck_rows, means_the_same
 from holdfast.pipeline.frames.filters import Condition
 from holdfast.pipeline.frames.frame import LakeFrame, LakeFrames
@@ -165,7 +165,7 @@ def model_id(spark: SparkSession, lake: Lake, text: str) -> str:
     by_parts = (F.col("provider") == provider) & (
         (F.col("name") == rest) | ((F.col("name") == name) & (F.col("version") == version))
     )
-    known = silver.current(spark, lake, "models")
+    known = current(spark, lake, "models")
     found = known.where((F.col("id") == text) | by_parts).select("id").limit(_NAMED_MAX)
     with spark_errors("the query"):
         ids: list[str] = sorted(row.id for row in found.collect())
@@ -202,7 +202,7 @@ def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
         "reads": lake.reads.read,
     }
     for name in SILVER:
-        found[name] = partial(silver.current, lake=lake, name=name)
+        found[name] = partial(current, lake=lake, name=name)
     return found | {name: table.read for name, table in gold.gold_tables(lake).items()}
 
 

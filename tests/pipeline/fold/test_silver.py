@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold import plan, silver
-from holdfast.pipeline.fold.silver import FOLDED, compact, current, fold_lake, is_behind
+from holdfast.pipeline.fold.current import current
+from holdfast.pipeline.fold.silver import FOLDED, compact, fold_lake, is_behind
 from holdfast.pipeline.frames.frame import LakeFrames
 from holdfast.pipeline.jobs import compaction, run
 from holdfast.pipeline.lake.files import File

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from holdfast.node.library.node import open_node
 from holdfast.node.snapshots.manifest import NAME, PARTS
 from holdfast.pipeline.fold import silver
-from holdfast.pipeline.fold.silver import current, fold_lake
+from holdfast.pipeline.fold.current import current
+from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.ingest.plan import make_plan
 from holdfast.pipeline.jobs import compaction
 from holdfast.pipeline.jobs.run import needs_fold

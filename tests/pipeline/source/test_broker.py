@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.audits.live_facts import ask_logs
-from holdfast.pipeline.fold.silver import current
+from holdfast.pipeline.fold.current import current
 from holdfast.pipeline.jobs import run
 from holdfast.pipeline.jobs.follow import stream
 from holdfast.pipeline.jobs.sources import LogSource, log_source

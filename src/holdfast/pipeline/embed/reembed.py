@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.embed.rounds import Rounds
-from holdfast.pipeline.fold.silver import current
+from holdfast.pipeline.fold.current import current
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import arrow_schema, columns
 from holdfast.pipeline.sink.deliver import open_target

@@ -1,9 +1,10 @@
 """Bronze into silver, by the merge rules of the nodes.
 
-`silver.py` keeps the tables up to date and reads them. It counts what is new (`count.py`), plans
-who does what (`plan.py`), and lets tasks carry it out in one exchange: `scatter.py` reads bronze,
-sifts by `sieve.py` and decodes, `gather.py` merges by `merge.py` and writes. Who makes which rows
-follows from the buckets of their keys (`buckets.py`, `spark_hash.py`).
+`silver.py` keeps the tables up to date, `current.py` reads them. A fold counts what is new
+(`count.py`), plans who does what (`plan.py`), and lets tasks carry it out in one exchange:
+`scatter.py` reads bronze, sifts by `sieve.py` and decodes, `gather.py` merges by `merge.py` and
+writes. Who makes which rows follows from the buckets of their keys (`buckets.py`,
+`spark_hash.py`).
 
 `fold.py` is the same fold as pure functions on Spark frames, for readers, with `winners.py`.
 

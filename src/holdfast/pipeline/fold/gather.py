@@ -102,6 +102,8 @@ def held_rows(span: Span, held: HeldFiles, counts: Counter[str]) -> list[pa.Tabl
     found = []
     for file in held.files:
         counts[file.path] += 0
+        if not file.may_hold(BUCKET, stored.start, stored.stop - 1):
+            continue  # its footer need not be read
         with held.reader.open(file) as opened:
             groups = [at for at in range(opened.groups) if _may_hold(opened, at, stored)]
             for rows in opened.batches([*names, BUCKET], groups=groups, rows=LAKE_GROUP_ROWS):

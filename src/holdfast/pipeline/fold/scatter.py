@@ -210,12 +210,13 @@ class _Outbox:
 
     def _unknown_models(self, rows: pa.Table) -> pa.Table:
         """One row for each model that was not sent yet: all vectors name theirs."""
-        places = []
-        for place, model in enumerate(rows["id"].to_pylist()):
-            if model not in self._models:
-                self._models.add(model)
-                places.append(place)
-        return rows.take(pa.array(places, pa.int64()))
+        _, places = np.unique(
+            rows["id"].combine_chunks().dictionary_encode().indices.to_numpy(), return_index=True
+        )
+        named = rows.take(pa.array(np.sort(places)))
+        new = [model not in self._models for model in named["id"].to_pylist()]
+        self._models.update(named["id"].to_pylist())
+        return named.filter(pa.array(new))
 
     def _parcels(self, name: str) -> Iterator[Parcel]:
         rows = pa.concat_tables(self._waiting[name])

@@ -29,20 +29,19 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold import taken
 from holdfast.pipeline.fold.buckets import BUCKETS_COARSE
 from holdfast.pipeline.fold.count import count_new
-from holdfast.pipeline.fold.fold import merged, tasks_from
 from holdfast.pipeline.fold.gather import Gather, Gathered
 from holdfast.pipeline.fold.plan import HeldFiles, Span, shares_of, spans_for, spans_of
 from holdfast.pipeline.fold.scatter import Scatter, TableRoute
 from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import BRONZE, Lake, Progress, no_progress
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
+from holdfast.pipeline.lake.schema import FAMILY_OF, SILVER
+from holdfast.pipeline.spark.spark_workers import workers_of
 from holdfast.pipeline.spark.workers import Workers
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import (
@@ -86,45 +85,7 @@ class FoldReport(msgspec.Struct, frozen=True, kw_only=True):
         return sum(by_family.values())
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
-def current(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
-    """A table of the state as it is now: base and increments together. The base is not shuffled:
-    the keys that changed since are few, and every task gets them.
-    """
-    if name == "tasks":
-        return _current_tasks(spark, lake)
-    # Increments first: one that is merged meanwhile is then read twice, and not left out.
-    increments, base = lake.increments(name), lake.silver(name)
-    if not increments.files():
-        return base.read(spark).select(*SILVER[name].names)
-    return _overlaid(name, base.read(spark), increments.read(spark)).select(*SILVER[name].names)
-
-
-def _overlaid(name: str, base: DataFrame, new: DataFrame) -> DataFrame:
-    keys = list(KEYS[name])
-    touched = F.broadcast(new.select(*keys).distinct())
-    columns = SILVER[name].names
-    met = base.join(touched, keys, "left_semi").select(*columns)
-    left = base.join(touched, keys, "left_anti").select(*columns)
-    return left.unionByName(merged(name, met.unionByName(new.select(*columns))))
-
-
-def _current_tasks(spark: SparkSession, lake: Lake) -> DataFrame:
-    increments, events, base = lake.increments(EVENTS), lake.silver(EVENTS), lake.silver("tasks")
-    keys, columns = list(KEYS["tasks"]), SILVER["tasks"].names
-    waiting = increments.files()
-    if not tasks_are_current(lake):
-        # A job was killed after it had merged events and before it made tasks of them.
-        return tasks_from(current(spark, lake, EVENTS))
-    if not waiting:
-        return base.read(spark).select(*columns)
-    new = increments.read(spark)
-    touched = F.broadcast(new.select(*keys).distinct())
-    turns = events.read(spark).join(touched, keys, "left_semi").unionByName(new)
-    left = base.read(spark).join(touched, keys, "left_anti").select(*columns)
-    return left.unionByName(tasks_from(turns))
+# --- how far silver is ----------------------------------------------------------------------------
 
 
 def tasks_are_current(lake: Lake) -> bool:
@@ -176,10 +137,14 @@ class _Tables(NamedTuple):
 
 
 def fold_lake(
-    workers: Workers, lake: Lake, *, full: bool = False, progress: Progress = no_progress
+    spark: SparkSession | Workers,
+    lake: Lake,
+    *,
+    full: bool = False,
+    progress: Progress = no_progress,
 ) -> FoldReport:
     """Brings silver up to date with bronze; with `full` all of it is rebuilt."""
-    began = time.monotonic()
+    began, workers = time.monotonic(), workers_of(spark, lake.proof)
     lake = lake.fresh()
     tables = {name: _Tables.of(lake, name) for name in FOLDED}
     progress("fold", 0, len(FOLDED))

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.fold import silver
+from holdfast.pipeline.fold.current import current
 from holdfast.pipeline.frames.frame import LakeFrame, dataset
 from holdfast.pipeline.frames.overlay import places
 from holdfast.pipeline.lake.lake import Lake
@@ -88,7 +89,7 @@ class TableChanges(msgspec.Struct, frozen=True):
         from pyspark.sql import functions as F
 
         lake = self.lake.fresh()
-        rows = silver.current(session, lake, self.table)
+        rows = current(session, lake, self.table)
         if self.since >= 0:
             came = F.col("batch").between(self.since + 1, self.upto)
             files = lake.bronze.files(lambda f: f.may_hold("batch", self.since + 1, self.upto))

@@ -18,6 +18,7 @@ import pyarrow.fs
 
 from holdfast.pipeline.audits import gold
 from holdfast.pipeline.fold import silver
+from holdfast.pipeline.fold.current import current
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
 from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, tasks_from
 from holdfast.pipeline.lake.delta import Table
@@ -156,7 +157,7 @@ class LakeFrame:
         spark = session or (Sessions.getActiveSession() if is_running() else None) or start()
         lake = self._lake.fresh()
         if self._stored is None:
-            frame = silver.current(spark, lake, self.name)
+            frame = current(spark, lake, self.name)
         else:
             frame = self._stored.fresh().read(spark)
         rows = spark_rows(frame, self.schema, filters)

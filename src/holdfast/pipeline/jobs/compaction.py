@@ -26,7 +26,7 @@ from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.schema import SILVER
 from holdfast.pipeline.lake.writer import FileWriter
-from holdfast.pipeline.spark.spark_workers import SparkWorkers
+from holdfast.pipeline.spark.spark_workers import workers_of
 from holdfast.pipeline.spark.workers import Workers
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_FILE_BYTES, LAKE_GROUP_ROWS
@@ -53,7 +53,7 @@ def compact(
     spark: SparkSession | Workers, lake: Lake, *, progress: Progress = no_progress
 ) -> CompactReport:
     """Merges the increments of a lake into silver, and the small files of its other tables."""
-    workers = SparkWorkers(spark, lake.proof) if isinstance(spark, SparkSession) else spark
+    workers = workers_of(spark, lake.proof)
     merged = silver.compact(workers, lake, progress=progress)
     lake = lake.fresh()
     progress("compact small files", 0, 1)

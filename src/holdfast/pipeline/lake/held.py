@@ -91,9 +91,18 @@ def _sighted(bronze: Table, sightings: Table, gone: dict[str, Sequence[File]]) -
     least, most = pc.min(ids).as_py(), pc.max(ids).as_py()
     known = np.zeros(len(ids), bool)
     for file in bronze.files(lambda file: file.may_hold("id", least, most)):
-        there = bronze.load([file], ["id"])[0].column("id").combine_chunks()
-        known |= pc.is_in(ids, value_set=there).to_numpy(zero_copy_only=False)
+        near = _within(ids, file.low.get("id", least), file.high.get("id", most))
+        if len(near):
+            there = bronze.load([file], ["id"])[0].column("id").combine_chunks()
+            known[near] |= pc.is_in(ids.take(near), value_set=there).to_numpy(zero_copy_only=False)
     return runs_of(rows, np.where(known, AGAIN, ORPHAN))
+
+
+def _within(ids: pa.Array, least: str, most: str) -> pa.Array:
+    """The places of the ids between two bounds, both included. Only those are looked up in a file
+    with these bounds: to compare texts costs much less than to look them up.
+    """
+    return pc.indices_nonzero(pc.and_(pc.greater_equal(ids, least), pc.less_equal(ids, most)))
 
 
 def _kinds(reasons: pa.ChunkedArray) -> Numbers:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 
 from holdfast.pipeline.spark.failures import spark_errors
-from holdfast.pipeline.spark.workers import Exchanged, Parcel, Scattering
+from holdfast.pipeline.spark.workers import Exchanged, Parcel, Scattering, Workers
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import EXCHANGE_BATCH_BYTES
 
@@ -123,6 +123,11 @@ class SparkWorkers:
             )
         reports = dict(zip(numbers, found.column("report").to_pylist(), strict=True))
         return [pickle.loads(reports[number]) for number in range(count)]
+
+
+def workers_of(spark: SparkSession | Workers, proof: Proof) -> Workers:
+    """The workers that a caller has given, or those of a session."""
+    return SparkWorkers(spark, proof) if isinstance(spark, SparkSession) else spark
 
 
 @contextmanager
