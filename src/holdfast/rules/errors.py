@@ -24,9 +24,13 @@
     │                        OutboxAgeAboveWindow
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
-    └── Broken             stop, look, repair
-        └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
-                             BlobCorrupt
+    ├── Broken             stop, look, repair
+    │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
+    │                        BlobCorrupt
+    └── BusError           whatever the peer bus raises, each in one of the families above too
+        └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
+                             BadSequence CapabilityRefused NoResponder RequestTimedOut
+                             RequestCancelled RequestRefused BusClosed BusStoreFailed WrongKey
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -709,3 +713,98 @@ class BlobCorrupt(
     hint="share the file again, or restore it from a backup; run: holdfast doctor",
 ):
     """Content on the disk does not hash to its name."""
+
+
+# --- The peer bus ------------------------------------------------------------------------------
+
+
+class BusError(HoldfastError, code="bus"):
+    """The bus could not do what it was asked for: catch it to catch whatever the bus raises."""
+
+
+class PeerUnreachable(
+    BusError,
+    Unreachable,
+    code="peer_unreachable",
+    exit_code=3,
+    hint="send waits for an absent peer; see who is there: holdfast peer list",
+):
+    """A peer is not there, and there is no room to keep what it should get."""
+
+
+class UnknownPeer(
+    BusError,
+    NotFound,
+    code="unknown_peer",
+    hint="trust it first, by its card: holdfast peer trust CARD",
+):
+    """Nobody is known by this name or key."""
+
+
+class BadSignature(BusError, NotTrusted, code="bad_signature"):
+    """A message of the bus is not signed by the key that it names."""
+
+
+class BadPayloadId(BusError, BadInput, code="bad_payload_id", http_status=400):
+    """The id of a message is not the hash of its payload."""
+
+
+class WrongRecipient(BusError, NotAllowed, code="wrong_recipient"):
+    """A message of the bus was signed for somebody else, or for an earlier life of this store."""
+
+
+class BadSequence(
+    BusError,
+    Conflict,
+    code="bad_sequence",
+    hint="the sender counts on above the number that this peer has seen",
+):
+    """A message of the bus was seen before, or its number is not above the last one."""
+
+
+class CapabilityRefused(BusError, NotAllowed, code="capability_refused"):
+    """What a peer shows as its right is expired, widened, forged, or not for it."""
+
+
+class NoResponder(
+    BusError,
+    Refused,
+    code="no_responder",
+    exit_code=4,
+    http_status=503,
+    hint="start what serves it; nothing has happened",
+):
+    """A request was sent to a peer, or to any peer, and nobody serves it there."""
+
+
+class RequestTimedOut(
+    BusError, Unknown, code="request_timed_out", http_status=504, hint="ask again with the same id"
+):
+    """No reply came in time. The other side may have done what was asked."""
+
+
+class RequestCancelled(BusError, Unknown, code="request_cancelled", http_status=499):
+    """A request was cancelled before its reply came. The other side was told."""
+
+
+class RequestRefused(BusError, Refused, code="request_refused", http_status=502):
+    """The other side answered with an error; the message begins with its code."""
+
+
+class BusClosed(BusError, Refused, code="bus_closed", http_status=503, hint="bind the bus again"):
+    """The bus is stopping or stopped."""
+
+
+class BusStoreFailed(
+    BusError, Broken, code="bus_store_failed", hint="see the cause; then bind the bus again"
+):
+    """What keeps the durable part of the bus failed; the message names the cause."""
+
+
+class WrongKey(
+    BusError,
+    NotTrusted,
+    code="wrong_key",
+    hint="give the passphrase or key that this home was sealed with",
+):
+    """The key at rest does not open what was sealed, or none was given."""

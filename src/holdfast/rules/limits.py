@@ -744,3 +744,40 @@ REEMBED_TEXTS_MAX: Final = 256
 """Texts that an embedding model gets at a time."""
 REEMBED_ROUND_ROWS: Final = 50_000
 """About this many vectors are made and written before the job notes that they are."""
+
+# The peer bus
+BUS_PAYLOAD_BYTES_MAX: Final = 2 * MIB
+"""The largest payload of a message on the bus; a larger one is refused."""
+BUS_PARCEL_BYTES_MAX: Final = 4 * MIB
+"""The largest parcel of signed messages; a receiver refuses a larger one unread."""
+BUS_PARCEL_MESSAGES_MAX: Final = 1024
+"""The most messages in one parcel."""
+BUS_PARCEL_BYTES: Final = 256 * KIB
+"""A sender begins another parcel after about this much; one message always fits."""
+BUS_NAME_BYTES_MAX: Final = 128
+"""The longest name of a topic or a service on the bus; a longer one is refused."""
+BUS_NONCES_KEPT: Final = 4096
+"""Nonces that a store of the bus remembers, unless it is told otherwise; the oldest goes first."""
+BUS_WINDOW: Final = 1024
+"""How far behind the highest number of a peer a message may be that came by another carrier."""
+BUS_BLOCK: Final = 1000
+"""Sequence numbers that a store reserves with one write."""
+BUS_LEAP_MAX: Final = 1 << 48
+"""The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
+BUS_OUTBOX_MAX: Final = 10_000
+"""Messages that a store in memory keeps for absent peers; then a send is refused."""
+BUS_INBOX_MAX: Final = 100_000
+"""Messages that a store of the bus keeps for handlers that have not taken them; then the senders
+wait."""
+BUS_IDS_KEPT: Final = 65_536
+"""Ids of messages that a store in memory remembers; the oldest goes first."""
+BUS_TTL_MS: Final = 7 * DAY_MS
+"""How long a message waits for an absent peer, unless its sender says otherwise."""
+BUS_TTL_MS_MAX: Final = 90 * DAY_MS
+"""The longest that a message may wait; more is refused."""
+BUS_RESOLVE_MS: Final = 5 * SECOND_MS
+"""How long a send looks for a peer that is not connected before it only keeps the message."""
+BUS_REQUEST_MS: Final = 30 * SECOND_MS
+"""How long a request waits for its reply, unless its caller says otherwise."""
+BUS_BUFFER: Final = 256
+"""Messages that a subscription holds for a slow reader; then the senders wait."""

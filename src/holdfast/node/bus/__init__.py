@@ -1,0 +1,1 @@
+"""The bus of one node: who its peers are, what it keeps, and its meshes shared without a broker."""
