@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.rules.errors import BadAnswer
-from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, KIB, LAMPORT_MAX
+from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, KIB, LAMPORT_MAX, REASON_CHARS_MAX
 
 PROTOCOL_VERSION: Final = 1
 FRAME_HEAD: Final = Struct(">IBB")
@@ -173,4 +173,5 @@ def read_told(kind: FrameKind, body: bytes) -> Told:
     try:
         return _decoders[kind].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"a {kind.name.lower()} of a peer cannot be read: {error}") from None
+        why = str(error)[:REASON_CHARS_MAX]
+        raise BadAnswer(f"a {kind.name.lower()} of a peer cannot be read: {why}") from None
