@@ -771,6 +771,8 @@ BUS_INBOX_MAX: Final = 100_000
 wait."""
 BUS_IDS_KEPT: Final = 65_536
 """Ids of messages that a store in memory remembers; the oldest goes first."""
+BUS_ID_MARGIN_MS: Final = HOUR_MS
+"""How much longer the id of a message stays known than its sender may send it again."""
 BUS_TTL_MS: Final = 7 * DAY_MS
 """How long a message waits for an absent peer, unless its sender says otherwise."""
 BUS_TTL_MS_MAX: Final = 90 * DAY_MS

@@ -4,6 +4,8 @@
     message           what is inside a signed payload
     replay            which numbers and nonces are new: the strict mark, the window, leaps
     mesh_store        what the bus keeps durably (`MeshStore`), and its values
+    acceptance        which arrivals of one sender are new, sent again, or replays
+    known_ids         the ids that came, as far as memory has room
 
 `holdfast.bus` runs it, `protocol/bus_frames.py` says how it looks on a link.
 """
