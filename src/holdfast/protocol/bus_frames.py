@@ -65,6 +65,9 @@ class Stream(IntEnum):
     NEXT = 2
     LOW = 3
     MESH = 4
+    OBJECTS = 5
+    """Content that entries of a mesh name. It has credit of its own, so that it still comes when
+    the pages that wait for it have used up theirs."""
 
 
 class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
