@@ -3,6 +3,7 @@
     Net            carries bytes: TLS on TCP here, a simulated network in `holdfast.simulate`
     Link           one proved connection to a peer, with streams and credit
     LinkEvents     who is told about links: the bus
+    LinkPart       who else uses them, beside the bus: the store that peers share
     PeerDirectory  who is who, and who may speak with us
 
 Time is the event loop's (`loop.time()`, `call_later`), so that a simulated loop can run all of it.
@@ -100,6 +101,23 @@ class LinkEvents(Protocol):
         """There is room again on some stream for which `has_room` said no."""
 
     def link_down(self, link: Link, error: Exception | None) -> None: ...
+
+
+class LinkPart(Protocol):
+    """Something that uses the links of a bus beside its messages; `Bus.attach` plugs it in. Called
+    in the loop; must not block and must not raise. The link is one that the bus keeps: of two links
+    to one peer only the one that stays is told.
+    """
+
+    def link_up(self, link: Link) -> None: ...
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
+        """A MESH frame came. The part calls `link.taken(stream, len(body))` when it has worked it
+        off: until then the peer has that much less credit.
+        """
+
+    def link_down(self, link: Link) -> None: ...
+    async def close(self) -> None:
+        """The bus is closing: ends what is under way. Links go down afterwards."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

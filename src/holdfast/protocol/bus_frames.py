@@ -67,6 +67,9 @@ class Stream(IntEnum):
     NEXT = 3
     LOW = 4
     MESH = 5
+    OBJECTS = 6
+    """Content that entries of a mesh name. It has credit of its own, so that it still comes when
+    the pages that wait for it have used up theirs."""
 
 
 class HelloFrame(msgspec.Struct, array_like=True, frozen=True):

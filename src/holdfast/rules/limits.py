@@ -783,3 +783,35 @@ BUS_REQUEST_MS: Final = 30 * SECOND_MS
 """How long a request waits for its reply, unless its caller says otherwise."""
 BUS_BUFFER: Final = 256
 """Messages that a subscription holds for a slow reader; then the senders wait."""
+
+# The store over the bus
+BUS_WORD_MS: Final = 20
+"""After a change a node waits about this long before it tells its neighbours what it has: one word
+tells of all changes meanwhile."""
+BUS_ASK_MS: Final = 200
+"""How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_STREAMS_MAX: Final = 4096
+"""Streams that a node keeps count of for one link; a peer that tells of more is refused."""
+BUS_WORD_STREAMS_MAX: Final = 512
+"""Streams in one word about what a node has; more take several words."""
+BUS_WORD_RANGES_MAX: Final = 1024
+"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+BUS_ASK_RANGES_MAX: Final = 256
+"""Ranges of one stream in one request for entries."""
+BUS_OWED_RANGES_MAX: Final = 4096
+"""Ranges that one peer may have asked for and not got yet; a request beyond that is refused."""
+BUS_PAGE_ROWS: Final = 4000
+"""Entries in one page of a mesh on a link."""
+BUS_PAGE_BYTES: Final = 1 * MIB
+"""A page of a mesh ends after about this much; one entry always fits."""
+BUS_OBJECT_BYTES: Final = 256 * KIB
+"""Bytes of an object that are asked for at a time on a link."""
+BUS_COMPARE_BLOCK: Final = 1024
+"""Numbers of a stream whose digests are compared together."""
+BUS_COMPARE_BLOCKS: Final = 64
+"""Blocks of a stream in one comparison."""
+BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
+"""The log keeps entries for a peer of a mesh that has not been heard of for this long; then it
+forgets the peer's place."""
+BUS_PEER_LAG_MAX: Final = 10_000_000
+"""The log keeps at most about this many entries for a peer of a mesh that lags behind."""

@@ -3,6 +3,9 @@
     signed_envelope   what is signed, and in which order an arrival is checked
     message           what is inside a signed payload
     replay            which numbers and nonces are new: the strict mark, the window, leaps
+    coverage          what a node has of a stream, and what another one has that it lacks
+    stream_digest     whether two nodes have the same under the same numbers
+    spread            how a change reaches every node about once
     mesh_store        what the bus keeps durably (`MeshStore`), and its values
     acceptance        which arrivals of one sender are new, sent again, or replays
     known_ids         the ids that came, as far as memory has room
