@@ -781,3 +781,15 @@ BUS_REQUEST_MS: Final = 30 * SECOND_MS
 """How long a request waits for its reply, unless its caller says otherwise."""
 BUS_BUFFER: Final = 256
 """Messages that a subscription holds for a slow reader; then the senders wait."""
+BUS_CAPABILITY_DEPTH_MAX: Final = 4
+"""Steps of a capability: it can be passed on three times; a longer one is refused."""
+BUS_CAPABILITY_SCOPES_MAX: Final = 16
+"""The most scopes of one step of a capability; more are refused."""
+BUS_CAPABILITY_BYTES_MAX: Final = 4 * KIB
+"""The largest capability; a larger one is refused unread."""
+BUS_CAPABILITY_MS: Final = 30 * DAY_MS
+"""How long a capability is good for unless its issuer says otherwise; members renew it in time."""
+BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
+"""The longest time that a capability can be good for; more is refused."""
+BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
+"""How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
