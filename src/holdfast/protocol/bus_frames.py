@@ -61,10 +61,12 @@ class Stream(IntEnum):
     """
 
     CONTROL = 0
-    NOW = 1
-    NEXT = 2
-    LOW = 3
-    MESH = 4
+    REPLY = 1
+    """Replies and cancels: a peer whose subscribers read nothing can still ask and be answered."""
+    NOW = 2
+    NEXT = 3
+    LOW = 4
+    MESH = 5
 
 
 class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
