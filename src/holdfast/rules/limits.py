@@ -815,3 +815,15 @@ BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
 forgets the peer's place."""
 BUS_PEER_LAG_MAX: Final = 10_000_000
 """The log keeps at most about this many entries for a peer of a mesh that lags behind."""
+BUS_CAPABILITY_DEPTH_MAX: Final = 4
+"""Steps of a capability: it can be passed on three times; a longer one is refused."""
+BUS_CAPABILITY_SCOPES_MAX: Final = 16
+"""The most scopes of one step of a capability; more are refused."""
+BUS_CAPABILITY_BYTES_MAX: Final = 4 * KIB
+"""The largest capability; a larger one is refused unread."""
+BUS_CAPABILITY_MS: Final = 30 * DAY_MS
+"""How long a capability is good for unless its issuer says otherwise; members renew it in time."""
+BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
+"""The longest time that a capability can be good for; more is refused."""
+BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
+"""How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""

@@ -40,7 +40,7 @@ def messages(draw: st.DrawFn) -> BusMessage:
         body=draw(st.binary(max_size=40)),
         content_type=draw(printable),
         correlation=draw(ids) if answers else b"",
-        priority=draw(st.sampled_from(["now", "next", "low"])),  # type: ignore[arg-type]
+        priority=draw(st.sampled_from(["now", "next", "low"])),
         ttl_ms=draw(st.none() | st.integers(0, BUS_TTL_MS_MAX)),
         code=draw(printable) if kind is MessageKind.REPLY else "",
         durable=draw(st.booleans()),

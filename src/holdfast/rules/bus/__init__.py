@@ -6,6 +6,8 @@
     coverage          what a node has of a stream, and what another one has that it lacks
     stream_digest     whether two nodes have the same under the same numbers
     spread            how a change reaches every node about once
+    capability        rights that are shown, end, and narrow when they are passed on
+    scope             what a capability is for
     mesh_store        what the bus keeps durably (`MeshStore`), and its values
     acceptance        which arrivals of one sender are new, sent again, or replays
     known_ids         the ids that came, as far as memory has room
