@@ -781,3 +781,7 @@ BUS_REQUEST_MS: Final = 30 * SECOND_MS
 """How long a request waits for its reply, unless its caller says otherwise."""
 BUS_BUFFER: Final = 256
 """Messages that a subscription holds for a slow reader; then the senders wait."""
+BUS_PORT: Final = 7412
+"""The port of the bus where an address names none."""
+BUS_ADDRESSES_MAX: Final = 8
+"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
