@@ -54,16 +54,23 @@ class Link(Protocol):
     since: float
     rtt_ms: float | None
 
+    def available(self, stream: Stream) -> int:
+        """How many bytes of frames may go at once on a stream; 0 if none may. A single frame that is
+        larger than all credit may go when this is the whole of it.
+        """
+
     def has_room(self, stream: Stream, size: int) -> bool:
-        """Whether a frame of this size may go at once."""
+        """Whether a frame of this size may go at once. The link tells `LinkEvents.writable` when it
+        may after all.
+        """
 
     async def room(self, stream: Stream, size: int) -> None:
         """Waits until it may go. Raises PeerUnreachable when the link ends meanwhile."""
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
         """Queues a frame. Frames of a lower stream overtake those that wait; within a stream order
-        is kept. What is handed over here was numbered and signed just before, and parcels keep
-        their order across streams from that point on.
+        is kept. The bus hands over a parcel only when there is room for it, and numbers it just
+        before: parcels leave in the order in which they were handed over, whatever their streams.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
@@ -89,6 +96,9 @@ class LinkEvents(Protocol):
 
     def link_up(self, link: Link) -> None: ...
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None: ...
+    def writable(self, link: Link) -> None:
+        """There is room again on some stream for which `has_room` said no."""
+
     def link_down(self, link: Link, error: Exception | None) -> None: ...
 
 
