@@ -56,7 +56,7 @@ class Link(Protocol):
     rtt_ms: float | None
 
     def available(self, stream: Stream) -> int:
-        """How many bytes of frames may go at once on a stream; 0 if none may. A single frame that is
+        """How many bytes of frames may go at once on a stream; 0 if none may. One frame that is
         larger than all credit may go when this is the whole of it.
         """
 
