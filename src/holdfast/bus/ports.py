@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.errors import HoldfastError
 
 
 class Listening(Protocol):
@@ -32,7 +33,10 @@ class Listening(Protocol):
 
 class Net(Protocol):
     """Carries bytes between peers. A protocol gets `connection_made` with the transport, whose
-    `get_extra_info("certificate")` is the digest of the listener's certificate.
+    `get_extra_info("certificate")` is the digest of the listener's certificate, and `peername` a
+    tuple that begins with the host. Of the transport links use `write`, `get_write_buffer_size`,
+    `pause_reading`, `resume_reading`, `close` and `abort`; it calls `pause_writing` when it holds
+    `BUS_TRANSPORT_BYTES`, and `resume_writing` when that has left.
     """
 
     async def dial(self, address: str, protocol: Callable[[], asyncio.Protocol]) -> None:
@@ -60,22 +64,28 @@ class Link(Protocol):
         larger than all credit may go when this is the whole of it.
         """
 
-    def has_room(self, stream: Stream, size: int) -> bool:
+    def has_room(self, stream: Stream, size: int = 0) -> bool:
         """Whether a frame of this size may go at once. The link tells `LinkEvents.writable` when it
         may after all.
         """
 
-    async def room(self, stream: Stream, size: int) -> None:
-        """Waits until it may go. Raises PeerUnreachable when the link ends meanwhile."""
+    async def room(self, stream: Stream, size: int = 0) -> None:
+        """Waits until a frame may go; those who wait for lower streams are let on first. Whoever
+        waited numbers, signs and sends without another wait. Raises PeerUnreachable when the link
+        ends.
+        """
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
-        """Queues a frame. Frames of a lower stream overtake those that wait; within a stream order
-        is kept. The bus hands over a parcel only when there is room for it, and numbers it just
-        before: parcels leave in the order in which they were handed over, whatever their streams.
+        """Sends a frame, in the order of the calls: nothing overtakes it but frames of the control
+        stream, which need no room. All others are sent when `has_room`. Raises PeerUnreachable on a
+        link that has ended.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
         """A handler has taken so many bytes of a stream: the peer may send as many more."""
+
+    def blame(self, error: HoldfastError) -> None:
+        """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
 
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
@@ -85,7 +95,9 @@ class Link(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Whom the links tell what happens. Called in the loop; must not block."""
+    """Whom the links tell what happens. Called in the loop; must not block. There is one link up to
+    a key at most, and the end of one is told before the next one is up.
+    """
 
     async def welcome(self, peer: PeerKey) -> WelcomeFrame:
         """What to tell a peer that has proved its key. Raises NotTrusted for a stranger."""
