@@ -3,6 +3,7 @@
     Net            carries bytes: TLS on TCP here, a simulated network in `holdfast.simulate`
     Link           one proved connection to a peer, with streams and credit
     LinkEvents     who is told about links: the bus
+    LinkPart       who else uses them, beside the bus: the store that peers share
     PeerDirectory  who is who, and who may speak with us
 
 Time is the event loop's (`loop.time()`, `call_later`), so that a simulated loop can run all of it.
@@ -58,9 +59,13 @@ class Link(Protocol):
     since: float
     rtt_ms: float | None
 
+    def available(self, stream: Stream) -> int:
+        """How many bytes of frames may go at once on a stream; 0 if none may."""
+
     def has_room(self, stream: Stream, size: int = 0) -> bool:
-        """Whether a frame may go now: its stream has credit, and little waits in the network. A
-        frame may be larger than the credit that is left.
+        """Whether a frame of this size may go at once: its stream has credit, and little waits in
+        the network. A frame may be larger than the credit that is left, so whatever is available,
+        one frame fits. The link tells `LinkEvents.writable` when it may after all.
         """
 
     async def room(self, stream: Stream, size: int = 0) -> None:
@@ -70,9 +75,10 @@ class Link(Protocol):
         """
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
-        """Sends a frame, in the order of the calls: nothing overtakes it but frames of the control
-        stream, which need no room. All others are sent when `has_room`. Raises PeerUnreachable on a
-        link that has ended.
+        """Sends a frame. The bus hands over a parcel only when there is room for it, and numbers it
+        just before: frames leave in the order in which they were handed over, whatever their
+        streams. Only those of the control stream, which need no room, overtake what leaves in the
+        same turn of the loop. Raises PeerUnreachable on a link that has ended.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
@@ -103,7 +109,27 @@ class LinkEvents(Protocol):
 
     def link_up(self, link: Link) -> None: ...
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None: ...
+    def writable(self, link: Link) -> None:
+        """There is room again on some stream for which `has_room` said no."""
+
     def link_down(self, link: Link, error: Exception | None) -> None: ...
+
+
+class LinkPart(Protocol):
+    """Something that uses the links of a bus beside its messages; `Bus.attach` plugs it in. Called
+    in the loop; must not block and must not raise. The link is one that the bus keeps: of two links
+    to one peer only the one that stays is told.
+    """
+
+    def link_up(self, link: Link) -> None: ...
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
+        """A MESH frame came. The part calls `link.taken(stream, len(body))` when it has worked it
+        off: until then the peer has that much less credit.
+        """
+
+    def link_down(self, link: Link) -> None: ...
+    async def close(self) -> None:
+        """The bus is closing: ends what is under way. Links go down afterwards."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
