@@ -5,6 +5,7 @@
     LinkEvents     who is told about links: the bus
     LinkPart       who else uses them, beside the bus: the store that peers share
     PeerDirectory  who is who, and who may speak with us
+    Discovery      where peers may be: candidates, never proof
 
 Time is the event loop's (`loop.time()`, `call_later`), so that a simulated loop can run all of it.
 """
@@ -12,7 +13,7 @@ Time is the event loop's (`loop.time()`, `call_later`), so that a simulated loop
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -87,6 +88,9 @@ class Link(Protocol):
     def blame(self, error: HoldfastError) -> None:
         """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
 
+    def broken(self, error: HoldfastError) -> None:
+        """The peer breaks the rules of the bus: it is told the code, and the link ends."""
+
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
 
@@ -159,3 +163,47 @@ class PeerDirectory(Protocol):
 
     def capabilities(self) -> Sequence[bytes]:
         """What we show others."""
+
+
+FoundPeer = Callable[[PeerKey, Sequence[str]], None]
+"""Gets the key of a peer and places, as host:port, where it may be."""
+
+
+class DiscoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How discovery stands, for people and for metrics."""
+
+    state: str
+    """`on`, `quiet`, `deaf` (too much was said; it listens again in a while), or `failed`."""
+    announced: tuple[str, ...] = ()
+    """The addresses that others are told."""
+    strangers: int = 0
+    """How often names were heard that belong to nobody we look for."""
+    foreign: int = 0
+    """How often names were heard that are not of our form."""
+    dropped: int = 0
+    """How often a known name was not looked up because too many waited."""
+    problem: str = ""
+
+
+class Discovery(Protocol):
+    """Finds places where peers may be. Anybody can lie there: the hello of a link decides."""
+
+    async def start(self, key: PeerKey, listening: Sequence[str], found: FoundPeer) -> None:
+        """Says where we are, and begins to listen for others. `listening`: where the bus listens,
+        as bound. `found` is called in the loop, again whenever something new is heard of a peer.
+        """
+
+    def seek(self, keys: Iterable[PeerKey]) -> None:
+        """From now on these peers are looked for, and no others."""
+
+    def look(self, key: PeerKey) -> None:
+        """A peer that is looked for could not be reached: ask again. May be called at any rate."""
+
+    async def find(self, instance: str) -> Sequence[str]:
+        """Where the peer of this instance (`rules/bus/discovery.instance_of` its key) may be, known
+        or not. Waits until something is heard of it: give it a timeout.
+        """
+
+    def status(self) -> DiscoveryStatus: ...
+    async def stop(self) -> None:
+        """Says goodbye."""

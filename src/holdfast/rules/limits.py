@@ -860,3 +860,28 @@ BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
 BUS_ADDRESSES_MAX: Final = 8
 """Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
+# Finding peers on a local network
+BUS_NAMES_WAITING_MAX: Final = 1024
+"""Names of known peers that wait to be resolved; the oldest is dropped for one more."""
+BUS_RESOLVES_MAX: Final = 2
+"""How often in a row the address of one peer is looked up."""
+BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
+"""After that it is looked up once in this time, whatever is heard of it."""
+BUS_RESOLVING_MAX: Final = 8
+"""Peers whose addresses are looked up at a time."""
+BUS_RESOLVING_MS: Final = 3 * SECOND_MS
+"""How long a lookup on the local network waits for an answer."""
+BUS_CANDIDATES_MAX: Final = 16
+"""Addresses of one peer that are announced or dialled."""
+BUS_BROWSE_MS: Final = 10 * SECOND_MS
+"""The local network is asked at most so often for peers that cannot be reached."""
+BUS_RECORDS_MAX: Final = 20_000
+"""Records of mDNS that a node listens to in a span; then it stops listening for a while."""
+BUS_RECORDS_MS: Final = 10 * SECOND_MS
+"""The span in which they are counted."""
+BUS_DEAF_MS: Final = 60 * SECOND_MS
+"""How long it does not listen then."""
+BUS_INTERFACES_MS: Final = 5 * SECOND_MS
+"""How often a machine's addresses are looked at where the system does not tell of changes."""
+BUS_SETTLE_MS: Final = 200
+"""Changes of addresses that come within this time are taken together."""

@@ -8,6 +8,7 @@
     spread            how a change reaches every node about once
     capability        rights that are shown, end, and narrow when they are passed on
     scope             what a capability is for
+    discovery         what is said and believed on a local network
     mesh_store        what the bus keeps durably (`MeshStore`), and its values
     credit            how much of one stream of a link may be under way
     keepalive         whether the peer at the other end of a link is still there
