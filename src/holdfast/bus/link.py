@@ -101,6 +101,8 @@ class PeerLink:
         self._asked: float | None = None
         self._asked_by = 0
         """The token of our own last ping."""
+        self._unsent = 0
+        """What waited for the network at the last look."""
         self._is_over = False
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the link has ended, with what ended it."""
@@ -243,15 +245,21 @@ class PeerLink:
             answer.set_result(self.rtt_ms)
 
     def _look(self) -> None:
-        """Looks whether the peer is still there."""
-        check = life_check(self._loop.time(), self._heard, self._asked)
+        """Looks whether the peer is still there. That it takes what it is sent is a sign of life
+        too: our question may stand behind megabytes on a slow line.
+        """
+        now, unsent = self._loop.time(), self._connection.unsent
+        if unsent < self._unsent:
+            self._heard = now
+        self._unsent = unsent
+        check = life_check(now, self._heard, self._asked)
         if check.dead:
             self._connection.abort()
             self._over(PeerUnreachable(f"{self.name} gives no sign of life"))
             return
         if check.ask:
             self._pings.pop(self._asked_by, None)  # the peer spoke, but did not answer
-            self._asked, self._asked_by = self._loop.time(), self._ask(None)
+            self._asked, self._asked_by = now, self._ask(None)
         self._timer = self._loop.call_later(check.again_s, self._look)
 
     # --- the end -----------------------------------------------------------------------------

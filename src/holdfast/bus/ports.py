@@ -88,6 +88,9 @@ class Link(Protocol):
     def blame(self, error: HoldfastError) -> None:
         """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
 
+    def broken(self, error: HoldfastError) -> None:
+        """The peer breaks the rules of the bus: it is told the code, and the link ends."""
+
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
 
