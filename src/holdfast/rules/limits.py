@@ -831,3 +831,11 @@ BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
 BUS_ADDRESSES_MAX: Final = 8
 """Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
+BUS_MEMBERS_MAX: Final = 1024
+"""The most members of a mesh without a broker, and removed keys that its list remembers."""
+BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
+"""The largest list of the members of a mesh without a broker; a larger one is refused."""
+BUS_INVITES_MAX: Final = 256
+"""The most open invites of a mesh without a broker; another one is refused."""
+BUS_INVITE_ADDRESSES_MAX: Final = 8
+"""The most addresses in an invite to a mesh without a broker."""

@@ -1,0 +1,2 @@
+DROP TABLE bus_invite;
+DROP TABLE bus_mesh;
