@@ -33,9 +33,9 @@ from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import CapabilityRefused, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import public_key, text_of
 from holdfast.rules.limits import (
+    BUS_ADDRESSES_MAX,
     BUS_CAPABILITIES_SHOWN_MAX,
     BUS_CLOCK_SKEW_MS,
-    BUS_ADDRESSES_MAX,
 )
 from holdfast.storage.ports import Reader, Transaction, Work
 
