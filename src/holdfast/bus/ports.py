@@ -5,6 +5,7 @@
     LinkEvents     who is told about links: the bus
     LinkPart       who else uses them, beside the bus: the store that peers share
     PeerDirectory  who is who, and who may speak with us
+    Discovery      where peers may be: candidates, never proof
 
 Time is the event loop's (`loop.time()`, `call_later`), so that a simulated loop can run all of it.
 """
@@ -12,13 +13,14 @@ Time is the event loop's (`loop.time()`, `call_later`), so that a simulated loop
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.errors import HoldfastError
 
 
 class Listening(Protocol):
@@ -32,7 +34,10 @@ class Listening(Protocol):
 
 class Net(Protocol):
     """Carries bytes between peers. A protocol gets `connection_made` with the transport, whose
-    `get_extra_info("certificate")` is the digest of the listener's certificate.
+    `get_extra_info("certificate")` is the digest of the listener's certificate, and `peername` a
+    tuple that begins with the host. Of the transport links use `write`, `get_write_buffer_size`,
+    `pause_reading`, `resume_reading`, `close` and `abort`; it calls `pause_writing` when it holds
+    `BUS_TRANSPORT_BYTES`, and `resume_writing` when that has left.
     """
 
     async def dial(self, address: str, protocol: Callable[[], asyncio.Protocol]) -> None:
@@ -60,22 +65,28 @@ class Link(Protocol):
         larger than all credit may go when this is the whole of it.
         """
 
-    def has_room(self, stream: Stream, size: int) -> bool:
+    def has_room(self, stream: Stream, size: int = 0) -> bool:
         """Whether a frame of this size may go at once. The link tells `LinkEvents.writable` when it
         may after all.
         """
 
-    async def room(self, stream: Stream, size: int) -> None:
-        """Waits until it may go. Raises PeerUnreachable when the link ends meanwhile."""
+    async def room(self, stream: Stream, size: int = 0) -> None:
+        """Waits until a frame may go; those who wait for lower streams are let on first. Whoever
+        waited numbers, signs and sends without another wait. Raises PeerUnreachable when the link
+        ends.
+        """
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
-        """Queues a frame. Frames of a lower stream overtake those that wait; within a stream order
-        is kept. The bus hands over a parcel only when there is room for it, and numbers it just
-        before: parcels leave in the order in which they were handed over, whatever their streams.
+        """Sends a frame, in the order of the calls: nothing overtakes it but frames of the control
+        stream, which need no room. All others are sent when `has_room`. Raises PeerUnreachable on a
+        link that has ended.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
         """A handler has taken so many bytes of a stream: the peer may send as many more."""
+
+    def blame(self, error: HoldfastError) -> None:
+        """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
 
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
@@ -85,7 +96,9 @@ class Link(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Whom the links tell what happens. Called in the loop; must not block."""
+    """Whom the links tell what happens. Called in the loop; must not block. There is one link up to
+    a key at most, and the end of one is told before the next one is up.
+    """
 
     async def welcome(self, peer: PeerKey) -> WelcomeFrame:
         """What to tell a peer that has proved its key. Raises NotTrusted for a stranger."""
@@ -147,3 +160,47 @@ class PeerDirectory(Protocol):
 
     def capabilities(self) -> Sequence[bytes]:
         """What we show others."""
+
+
+FoundPeer = Callable[[PeerKey, Sequence[str]], None]
+"""Gets the key of a peer and places, as host:port, where it may be."""
+
+
+class DiscoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How discovery stands, for people and for metrics."""
+
+    state: str
+    """`on`, `quiet`, `deaf` (too much was said; it listens again in a while), or `failed`."""
+    announced: tuple[str, ...] = ()
+    """The addresses that others are told."""
+    strangers: int = 0
+    """How often names were heard that belong to nobody we look for."""
+    foreign: int = 0
+    """How often names were heard that are not of our form."""
+    dropped: int = 0
+    """How often a known name was not looked up because too many waited."""
+    problem: str = ""
+
+
+class Discovery(Protocol):
+    """Finds places where peers may be. Anybody can lie there: the hello of a link decides."""
+
+    async def start(self, key: PeerKey, listening: Sequence[str], found: FoundPeer) -> None:
+        """Says where we are, and begins to listen for others. `listening`: where the bus listens,
+        as bound. `found` is called in the loop, again whenever something new is heard of a peer.
+        """
+
+    def seek(self, keys: Iterable[PeerKey]) -> None:
+        """From now on these peers are looked for, and no others."""
+
+    def look(self, key: PeerKey) -> None:
+        """A peer that is looked for could not be reached: ask again. May be called at any rate."""
+
+    async def find(self, instance: str) -> Sequence[str]:
+        """Where the peer of this instance (`rules/bus/discovery.instance_of` its key) may be, known
+        or not. Waits until something is heard of it: give it a timeout.
+        """
+
+    def status(self) -> DiscoveryStatus: ...
+    async def stop(self) -> None:
+        """Says goodbye."""

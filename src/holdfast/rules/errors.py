@@ -31,6 +31,7 @@
         └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
                              BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
                              RequestCancelled RequestRefused BusClosed BusStoreFailed WrongKey
+                             DiscoveryFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -818,3 +819,12 @@ class WrongKey(
     hint="give the passphrase or key that this home was sealed with",
 ):
     """The key at rest does not open what was sealed, or none was given."""
+
+
+class DiscoveryFailed(
+    BusError,
+    Unreachable,
+    code="discovery_failed",
+    hint="peers are still reached where they were before, and at addresses that you give",
+):
+    """Peers cannot be looked for on the local network, or too much is said there."""

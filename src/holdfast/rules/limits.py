@@ -756,6 +756,35 @@ BUS_PARCEL_BYTES: Final = 256 * KIB
 """A sender begins another parcel after about this much; one message always fits."""
 BUS_NAME_BYTES_MAX: Final = 128
 """The longest name of a topic or a service on the bus; a longer one is refused."""
+BUS_HELLO_MS_MAX: Final = HEAD_MS_MAX
+"""How long two peers may take to prove their keys on a new connection; then it is closed."""
+BUS_STRANGERS_MAX: Final = 64
+"""Connections to the bus whose other side has not proved a key; another one pushes out the oldest
+of the machine that has the most."""
+BUS_WINDOW_BYTES: Final = 512 * KIB
+"""What a peer may have under way on one stream of a link before it waits; one frame may exceed
+it."""
+BUS_TRANSPORT_BYTES: Final = 64 * KIB
+"""What a link hands to the network before it waits: all that an urgent message has to queue
+behind."""
+BUS_UNREAD_BYTES_MAX: Final = 8 * MIB
+"""What a link holds for a peer that does not read; then the link is closed."""
+BUS_PING_MS: Final = 15 * SECOND_MS
+"""A link that has heard nothing for this long asks the peer for a sign of life."""
+BUS_PONG_MS_MAX: Final = 5 * SECOND_MS
+"""How long the peer may take to give one; then the link is closed."""
+BUS_CLOSE_MS_MAX: Final = 2 * SECOND_MS
+"""How long a link that is closed may take to hand over what was written to it."""
+BUS_FIRST_DIAL_MS: Final = 200
+"""How much longer the peer with the higher key waits before it dials for the first time."""
+BUS_STAGGER_MS: Final = 250
+"""A dial that has not answered for this long is joined by one to the peer's next address."""
+BUS_ADDRESSES_MAX: Final = 32
+"""Addresses that are tried of one peer; the oldest ones are forgotten."""
+BUS_FAULTS_MAX: Final = 32
+"""Bad frames and signatures that a peer may send in a row; then its link is closed."""
+BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
+"""A peer may send one bad frame more for each such time; until then it is not let in again."""
 BUS_NONCES_KEPT: Final = 4096
 """Nonces that a store of the bus remembers, unless it is told otherwise; the oldest goes first."""
 BUS_WINDOW: Final = 1024
@@ -833,3 +862,28 @@ BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
 BUS_ADDRESSES_MAX: Final = 8
 """Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
+# Finding peers on a local network
+BUS_NAMES_WAITING_MAX: Final = 1024
+"""Names of known peers that wait to be resolved; the oldest is dropped for one more."""
+BUS_RESOLVES_MAX: Final = 2
+"""How often in a row the address of one peer is looked up."""
+BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
+"""After that it is looked up once in this time, whatever is heard of it."""
+BUS_RESOLVING_MAX: Final = 8
+"""Peers whose addresses are looked up at a time."""
+BUS_RESOLVING_MS: Final = 3 * SECOND_MS
+"""How long a lookup on the local network waits for an answer."""
+BUS_CANDIDATES_MAX: Final = 16
+"""Addresses of one peer that are announced or dialled."""
+BUS_BROWSE_MS: Final = 10 * SECOND_MS
+"""The local network is asked at most so often for peers that cannot be reached."""
+BUS_RECORDS_MAX: Final = 20_000
+"""Records of mDNS that a node listens to in a span; then it stops listening for a while."""
+BUS_RECORDS_MS: Final = 10 * SECOND_MS
+"""The span in which they are counted."""
+BUS_DEAF_MS: Final = 60 * SECOND_MS
+"""How long it does not listen then."""
+BUS_INTERFACES_MS: Final = 5 * SECOND_MS
+"""How often a machine's addresses are looked at where the system does not tell of changes."""
+BUS_SETTLE_MS: Final = 200
+"""Changes of addresses that come within this time are taken together."""
