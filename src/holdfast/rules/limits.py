@@ -791,6 +791,8 @@ BUS_WINDOW: Final = 1024
 """How far behind the highest number of a peer a message may be that came by another carrier."""
 BUS_BLOCK: Final = 1000
 """Sequence numbers that a store reserves with one write."""
+BUS_SET_BACK_SKIP: Final = 1 << 32
+"""Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
 BUS_OUTBOX_MAX: Final = 10_000
