@@ -88,6 +88,7 @@ class BaseMeshStore(EightCalls):
         self._inbox = InboxInMemory(inbox_max)
         self._ahead = 0
         """By how much the numbers that are given are above those of `next_out_seq`."""
+        self._interests: dict[str, list[str]] = {}
         self._tries: dict[OutboxId, tuple[int, int]] = {}
         """Of items that were put back: the attempts, and when they may go."""
 
@@ -195,6 +196,17 @@ class BaseMeshStore(EightCalls):
         ]
         await self.remove_many([id for id, _ in expired])
         return [item for _, item in expired]
+
+    # --- durable subscriptions -------------------------------------------------------------------
+
+    async def interests(self) -> dict[str, list[str]]:
+        return {name: list(patterns) for name, patterns in self._interests.items()}
+
+    async def keep_interest(self, peer: str, patterns: Sequence[str]) -> None:
+        if patterns:
+            self._interests[peer] = list(patterns)
+        else:
+            self._interests.pop(peer, None)
 
     async def close(self) -> None:
         """Nothing to do, unless the store has something open."""

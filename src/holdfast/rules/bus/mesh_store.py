@@ -164,6 +164,14 @@ class MeshStore(Protocol):
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         """Handlers have finished with these; their ids stay known."""
 
+    async def interests(self) -> dict[str, list[str]]:
+        """Who has durable subscriptions, by name: the patterns of each; under the empty name those
+        of this peer itself.
+        """
+
+    async def keep_interest(self, peer: str, patterns: Sequence[str]) -> None:
+        """From now on these are the durable subscriptions of a peer; none: it is forgotten."""
+
     async def close(self) -> None: ...
 
 
