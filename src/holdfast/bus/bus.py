@@ -21,7 +21,7 @@ import msgspec
 from holdfast.bus.context import BusContext
 from holdfast.bus.dialling import WantedPeer
 from holdfast.bus.guard import guarded
-from holdfast.bus.lane import Outgoing
+from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.links import BusLinks
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.options import BusOptions
@@ -235,31 +235,27 @@ class Bus:
             item = OutboxMessage(peer=name, message=lasting, created_at=now, expires_at=expires_at)
             row = await guarded(self._context.store.enqueue_outbox(item))
             self.router.lane_of(name).put(row, item)
-        written = [self._write(name, message, expires_at) for name in topics.listening(topic)]
+        names = topics.listening(topic)
+        written = {one: to for one, to in (self._write(n, message, expires_at) for n in names)}
         if written:
             await asyncio.wait(written, timeout=wait_ms / 1000)
         peers = sum(one.done() and one.result() for one in written)
-        for one in written:
-            one.cancel()
+        for one, (lane, outgoing) in written.items():
+            if not one.done():
+                lane.take_back(outgoing)
         return PublishReceipt(
             id=message.id, peers=peers, kept=len(kept), missed=len(written) - peers
         )
 
     def _write(
         self, name: str, message: BusMessage, expires_at: int | None
-    ) -> asyncio.Future[bool]:
-        """Hands a message to a lane; the result says whether it went out."""
+    ) -> tuple[asyncio.Future[bool], tuple[Lane, Outgoing]]:
+        """Hands a message to a lane; the future says whether it went out."""
         written: asyncio.Future[bool] = self._context.loop.create_future()
         lane = self.router.lane_of(name)
-
-        def told(went: bool) -> None:
-            if not written.done():
-                written.set_result(went)
-
-        outgoing = Outgoing(message, expires_at, on_written=told)
-        written.add_done_callback(lambda one: setattr(outgoing, "dropped", one.cancelled()))
+        outgoing = Outgoing(message, expires_at, on_written=written.set_result)
         lane.put_passing(outgoing)
-        return written
+        return written, (lane, outgoing)
 
     def subscribe(
         self,

@@ -30,7 +30,7 @@ from holdfast.rules.bus.message import BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.refusal import RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
-from holdfast.rules.limits import BUS_LANE_MAX, BUS_LANE_ROWS
+from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
@@ -106,8 +106,10 @@ class Lane:
         self.acked = 0
         self._context, self._numbers, self._asked = context, numbers, asked
         self._queues: dict[Stream, deque[Outgoing]] = {stream: deque() for stream in STREAMS}
+        self._queued_bytes = 0
         self._under_way: deque[tuple[int, Outgoing]] = deque()
-        self._last_number = 0
+        self.last_number = 0
+        """Of what went over this link."""
         self._held: dict[OutboxId, Outgoing] = {}
         """Rows of the outbox that are in memory: queued, under way, or requests without reply."""
         self._dormant: dict[OutboxId, None] = {}
@@ -129,9 +131,9 @@ class Lane:
         return len(self._under_way)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing would be forgotten with this object."""
-        return self.link is None and not self._receipts and not self._loading
+    def _has_space(self) -> bool:
+        """Whether more of the outbox may be held in memory."""
+        return self.queued < BUS_LANE_ROWS and self._queued_bytes < BUS_LANE_BYTES
 
     # --- what is to go -----------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class Lane:
         if self.link is None or id in self._held:
             return
         self._dormant.pop(id, None)
-        if self._more or self._loading or len(self._held) >= BUS_LANE_MAX:
+        if self._more or self._loading or not self._has_space:
             # Others wait before it: it is read when it is its turn.
             self._more = True
             self._drain_soon()
@@ -170,8 +172,15 @@ class Lane:
         if self.link is None:
             outgoing.told(written=False)
             return
-        self._queues[stream_of(outgoing.message)].append(outgoing)
+        self._queue(outgoing)
         self._drain_soon()
+
+    def take_back(self, outgoing: Outgoing) -> None:
+        """A message that is in no outbox is not to go any more, if it has not gone."""
+        queue = self._queues[stream_of(outgoing.message)]
+        if outgoing in queue:
+            queue.remove(outgoing)
+            self._queued_bytes -= len(outgoing.message.body)
 
     def drop(self, id: OutboxId) -> None:
         """A request was answered or given up: it does not go any more."""
@@ -189,14 +198,18 @@ class Lane:
     def _hold(self, id: OutboxId, item: OutboxMessage) -> None:
         outgoing = Outgoing(item.message, item.expires_at, id, item.attempts)
         self._held[id] = outgoing
-        self._queues[stream_of(item.message)].append(outgoing)
+        self._queue(outgoing)
+
+    def _queue(self, outgoing: Outgoing) -> None:
+        self._queues[stream_of(outgoing.message)].append(outgoing)
+        self._queued_bytes += len(outgoing.message.body)
 
     # --- the link ----------------------------------------------------------------------------
 
     def begin(self, link: Link) -> None:
         """There is a link, and our numbers are above what the peer has seen."""
         self._let_go()
-        self.link, self._last_number, self._more = link, 0, True
+        self.link, self.last_number, self._more = link, 0, True
         self._drain_soon()
 
     def end(self, link: Link) -> None:
@@ -219,6 +232,7 @@ class Lane:
                 outgoing.told(written=False)
                 self._context.counts["dropped_with_link"] += outgoing.id is None
             queue.clear()
+        self._queued_bytes = 0
         self._under_way.clear()
         self._held.clear()
         if self._later is not None:
@@ -305,7 +319,7 @@ class Lane:
         wrote = self._numbers.at_hand > 0 and any(
             self._write(link, stream, queue) for stream, queue in self._queues.items() if queue
         )
-        if self.queued < BUS_LANE_ROWS:
+        if self._has_space:
             self._load_soon()
         if wrote and self.queued:
             self._drain_soon()
@@ -320,6 +334,7 @@ class Lane:
         def sizes() -> Iterator[int]:
             while queue and len(taken) < most:
                 outgoing = queue.popleft()
+                self._queued_bytes -= len(outgoing.message.body)
                 if self._is_over(outgoing, now):
                     continue
                 taken.append(outgoing)
@@ -331,7 +346,9 @@ class Lane:
             stream, FRONT_BYTES + sum(parcel_bytes(len(one), mode) for one in payloads[:count])
         ):
             count = 0
-        queue.extendleft(reversed(taken[count:]))
+        for outgoing in reversed(taken[count:]):
+            queue.appendleft(outgoing)
+            self._queued_bytes += len(outgoing.message.body)
         if not count:
             return False
         first = self._numbers.take(count)
@@ -345,7 +362,7 @@ class Lane:
         )
         link.send(FrameKind.PARCEL, stream, body)
         self._under_way.extend(enumerate(taken[:count], first))
-        self._last_number = first + count - 1
+        self.last_number = first + count - 1
         self.sent += count
         for outgoing in taken[:count]:
             outgoing.told(written=True)
@@ -372,7 +389,7 @@ class Lane:
         """
         if link is not self.link:
             return
-        if ack.upto > self._last_number:
+        if ack.upto > self.last_number:
             raise BadAnswer(f"{self.name} acknowledges number {ack.upto}, which it was not sent")
         refused = {number: (code, reason) for number, code, reason in ack.refused}
         while self._under_way and self._under_way[0][0] <= ack.upto:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from holdfast.bus.context import BusContext, log
@@ -96,25 +97,36 @@ class ParcelIntake:
         self._waiting: deque[tuple[Stream, bytes]] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._traffic = traffic
-        self._task = context.spawn(self._run(), "intake")
+        self._is_over = False
+        context.spawn(self._run(), "intake")
 
     def add(self, stream: Stream, body: bytes) -> None:
         """A parcel came."""
         self._waiting.append((stream, body))
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self._rouse()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that came is not handed out yet."""
+        return bool(self._waiting) or self._wake is None
 
     def end(self) -> None:
         """The link is gone. What is being stored is stored; the rest is dropped unread."""
+        self._is_over = True
         self._waiting.clear()
-        self._task.cancel()
+        self._rouse()
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_over:
             if not self._waiting:
                 self._wake = self._context.loop.create_future()
                 await self._wake
                 self._wake = None
+                continue
             try:
                 await self._take(self._next_group())
             except PeerUnreachable:
@@ -216,12 +228,13 @@ class ParcelIntake:
         if not arrivals:
             return []
         store, link = self._context.store, self.link
-        while True:
+        while not self._is_over:
             try:
                 return await guarded(store.accept(link.peer, arrivals, name=link.name))
             except BusInboxFull:
                 self._context.counts["inbox_full"] += 1
                 await self._context.until_changed()
+        raise PeerUnreachable(f"the link to {link.name} has ended")
 
     def _acknowledge(self, upto: int, refused: list[Refusal]) -> None:
         refused.sort()
@@ -239,7 +252,8 @@ class ParcelIntake:
             self.link.blame(MessageRefused(f"{code}: {reason}"))
 
     def _tell(self, ack: AckFrame) -> None:
-        self.link.send(FrameKind.ACK, Stream.CONTROL, told(FrameKind.ACK, ack))
+        with suppress(PeerUnreachable):  # then the peer sends it again, and it is known
+            self.link.send(FrameKind.ACK, Stream.CONTROL, told(FrameKind.ACK, ack))
 
     def _hand_out(self, one: _Taken, verdict: ArrivalVerdict) -> None:
         credit = Credit(self.link, one.stream, one.size)

@@ -42,7 +42,9 @@ class PeerLost(Exception):
 class _Asking:
     """A request whose reply somebody waits for."""
 
-    __slots__ = ("anywhere", "attempt", "others", "peers", "rows")
+    __slots__ = ("anywhere", "attempt", "deadline", "others", "peers", "rows")
+
+    deadline: asyncio.TimerHandle
 
     def __init__(self, attempt: asyncio.Future[BusReply], anywhere: bool) -> None:
         self.attempt, self.anywhere = attempt, anywhere
@@ -165,13 +167,12 @@ class Requests:
             raise OverLimit(f"{BUS_REQUESTS_MAX} requests wait for replies already")
         asking = _Asking(self._context.loop.create_future(), anywhere)
         self._asking[id] = asking
-        self._context.loop.call_at(deadline, self._too_late, id, asking)
+        asking.deadline = self._context.loop.call_at(deadline, self._too_late, asking)
         return asking
 
-    def _too_late(self, id: bytes, asking: _Asking) -> None:
-        if self._asking.get(id) is asking:
-            who = asking.peers[-1] if asking.peers else "any peer"
-            _settle(asking.attempt, RequestTimedOut(f"{who} has not answered in time"))
+    def _too_late(self, asking: _Asking) -> None:
+        who = asking.peers[-1] if asking.peers else "any peer"
+        _settle(asking.attempt, RequestTimedOut(f"{who} has not answered in time"))
 
     async def _send(self, asking: _Asking, to: str, message: BusMessage, left_ms: int) -> None:
         now = self._context.clock.now_ms()
@@ -204,22 +205,24 @@ class Requests:
                 self._context.counts["anycast_moved"] += 1
             except NoResponder:
                 declined.append(name)
-                if self._next(message.topic, asking.peers, declined) is None:
+                if not self._candidates(message.topic, declined):
                     raise
             self._withdraw(message.id, asking, tell=False)
             asking.attempt = loop.create_future()
 
     def _next(self, service: str, tried: list[str], declined: list[str]) -> str | None:
-        found = [
-            Candidate(name, self._outstanding_at(name), self._asked_at.get(name, 0))
-            for name in self._serving(service)
-            if name not in declined
-        ]
-        name = choose(found, tried)
+        name = choose(self._candidates(service, declined), tried)
         if name is not None:
             self._turn += 1
             self._asked_at[name] = self._turn
         return name
+
+    def _candidates(self, service: str, declined: list[str]) -> list[Candidate]:
+        return [
+            Candidate(name, self._outstanding_at(name), self._asked_at.get(name, 0))
+            for name in self._serving(service)
+            if name not in declined
+        ]
 
     def _outstanding_at(self, name: str) -> int:
         return sum(one.peers[-1:] == [name] for one in self._asking.values())
@@ -228,6 +231,7 @@ class Requests:
 
     def _end(self, id: bytes, asking: _Asking, outcome: BusReply | BaseException) -> None:
         del self._asking[id]
+        asking.deadline.cancel()
         if not self._context.is_closed:
             self._withdraw(id, asking, tell=isinstance(outcome, BaseException))
         for other in asking.others:

@@ -35,6 +35,7 @@ from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BusClosed,
     BusError,
+    BusStoreFailed,
     HoldfastError,
     PeerUnreachable,
     ZoneNotTrusted,
@@ -58,6 +59,9 @@ class BusRouter:
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
         self._announcing = False
+        self._interests: dict[str, tuple[Link, InterestFrame]] = {}
+        """The last that each peer told and that was not taken up yet."""
+        self._hearing = False
         self._new_in_inbox = False
 
     async def start(self) -> None:
@@ -139,7 +143,10 @@ class BusRouter:
         elif kind is FrameKind.INTEREST:
             interest = read_told(kind, body)
             assert isinstance(interest, InterestFrame)
-            self.context.spawn(self._heard(link, interest), "interest")
+            self._interests[link.name] = (link, interest)
+            if not self._hearing:
+                self._hearing = True
+                self.context.spawn(self._hear(), "interests")
 
     def writable(self, link: Link) -> None:
         lane = self.lanes.get(link.name)
@@ -159,13 +166,23 @@ class BusRouter:
             part.link_down(link)
         self.context.changed()
 
-    async def _heard(self, link: Link, interest: InterestFrame) -> None:
+    async def _hear(self) -> None:
+        """Takes up what peers told, one after the other."""
         try:
-            await self.topics.heard(link, interest)
-        except BusError:
-            raise
-        except HoldfastError as error:
-            link.broken(error)
+            while self._interests:
+                link, interest = self._interests.pop(next(iter(self._interests)))
+                intake = self.intakes.get(link.name)
+                if intake is None or intake.link is not link:
+                    continue
+                try:
+                    await self.topics.heard(link, interest)
+                except BusStoreFailed as error:
+                    log.error("what %s listens to cannot be kept: %s", link.name, error.message)
+                    link.close(error.code, "the store of this peer has failed")
+                except HoldfastError as error:
+                    link.broken(error)
+        finally:
+            self._hearing = False
 
     # --- Receiver ------------------------------------------------------------------------------
 
@@ -255,8 +272,6 @@ class BusRouter:
                 expired = await guarded(self.context.store.expire_outbox())
                 self.context.counts["expired"] += len(expired)
                 self.requests.expired(expired)
-                for name in [name for name, lane in self.lanes.items() if lane.is_idle]:
-                    del self.lanes[name]
             except BusError as error:
                 log.warning("expired messages cannot be removed: %s", error.message)
             await asyncio.sleep(BUS_SWEEP_MS / 1000)

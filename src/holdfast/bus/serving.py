@@ -84,8 +84,7 @@ class Serving:
         if found is None:
             return
         for link, message, credit in found.waiting:
-            credit.release()
-            self._decline(link, message)
+            self._decline(link, message, credit)
         self._announce()
 
     # --- arrivals ----------------------------------------------------------------------------
@@ -105,8 +104,7 @@ class Serving:
             return
         service = self._services.get(message.topic)
         if service is None:
-            credit.release()
-            self._decline(link, message)
+            self._decline(link, message, credit)
         elif service.running >= service.most:
             service.waiting.append((link, message, credit))
         else:
@@ -207,8 +205,10 @@ class Serving:
             return
         self._lane_of(asker).put(row, item)
 
-    def _decline(self, link: Link, message: BusMessage) -> None:
-        """Nobody serves this here: said at once, and not kept."""
+    def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets
+        no credit back.
+        """
         self._context.counts["requests_declined"] += 1
         reply = BusMessage(
             id=self._context.clock.new_id(),
@@ -217,4 +217,6 @@ class Serving:
             code=NoResponder.code,
             body=f"{self._context.name or 'the peer'} does not serve {message.topic}".encode(),
         )
-        self._lane_of(link.name).put_passing(Outgoing(reply, None))
+        self._lane_of(link.name).put_passing(
+            Outgoing(reply, None, on_written=lambda written: credit.release())
+        )

@@ -867,9 +867,10 @@ BUS_SIGNED_EACH_MAX: Final = 64
 BUS_GROUP_BYTES: Final = MIB
 """A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
 BUS_LANE_ROWS: Final = 512
-"""Messages that a sender reads at a time of those that wait for a peer."""
-BUS_LANE_MAX: Final = 4096
-"""Messages for one peer that a sender holds in memory; then publishers wait."""
+"""Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
+are left in memory."""
+BUS_LANE_BYTES: Final = 4 * MIB
+"""While messages of this size wait in memory for room on a link, no more are read."""
 BUS_REQUESTS_MAX: Final = 10_000
 """Requests that a peer may have outstanding; one more is refused."""
 BUS_REPLIES_KEPT: Final = 4096
