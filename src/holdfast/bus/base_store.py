@@ -88,9 +88,9 @@ class BaseMeshStore(EightCalls):
         self._inbox = InboxInMemory(inbox_max)
         self._ahead = 0
         """By how much the numbers that are given are above those of `next_out_seq`."""
-        self._interests: dict[str, list[str]] = {}
         self._tries: dict[OutboxId, tuple[int, int]] = {}
         """Of items that were put back: the attempts, and when they may go."""
+        self._interests: dict[str, list[str]] = {}
 
     async def incarnation(self) -> bytes:
         return self._incarnation
@@ -197,16 +197,13 @@ class BaseMeshStore(EightCalls):
         await self.remove_many([id for id, _ in expired])
         return [item for _, item in expired]
 
-    # --- durable subscriptions -------------------------------------------------------------------
-
     async def interests(self) -> dict[str, list[str]]:
         return {name: list(patterns) for name, patterns in self._interests.items()}
 
-    async def keep_interest(self, peer: str, patterns: Sequence[str]) -> None:
+    async def keep_interest(self, name: str, patterns: Sequence[str]) -> None:
+        self._interests.pop(name, None)
         if patterns:
-            self._interests[peer] = list(patterns)
-        else:
-            self._interests.pop(peer, None)
+            self._interests[name] = list(patterns)
 
     async def close(self) -> None:
         """Nothing to do, unless the store has something open."""

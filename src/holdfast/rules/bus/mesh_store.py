@@ -165,12 +165,10 @@ class MeshStore(Protocol):
         """Handlers have finished with these; their ids stay known."""
 
     async def interests(self) -> dict[str, list[str]]:
-        """Who has durable subscriptions, by name: the patterns of each; under the empty name those
-        of this peer itself.
-        """
+        """Durable subscriptions: the patterns of each name that has any."""
 
-    async def keep_interest(self, peer: str, patterns: Sequence[str]) -> None:
-        """From now on these are the durable subscriptions of a peer; none: it is forgotten."""
+    async def keep_interest(self, name: str, patterns: Sequence[str]) -> None:
+        """The durable subscriptions of a name from now on; none: it is forgotten."""
 
     async def close(self) -> None: ...
 
