@@ -872,6 +872,29 @@ BUS_JOIN_MS: Final = 30 * SECOND_MS
 """How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
 BUS_INVITES_MAX: Final = 256
 """The most open invites of a mesh without a broker; another one is refused."""
+BUS_HEAD_BYTES: Final = 2 * KIB
+"""Of a payload so much is left for topic, content type and the like; the rest is for the body."""
+BUS_SIGNED_EACH_MAX: Final = 64
+"""The most messages in a parcel whose messages are signed one by one."""
+BUS_GROUP_BYTES: Final = MIB
+"""A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
+BUS_LANE_ROWS: Final = 512
+"""Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
+are left in memory."""
+BUS_LANE_BYTES: Final = 4 * MIB
+"""While messages of this size wait in memory for room on a link, no more are read."""
+BUS_REQUESTS_MAX: Final = 10_000
+"""Requests that a peer may have outstanding; one more is refused."""
+BUS_REPLIES_KEPT: Final = 4096
+"""Replies that a peer remembers, so that a request that comes again is not done again."""
+BUS_REPLY_BYTES_KEPT: Final = 16 * MIB
+"""Bytes of these replies; the oldest goes first."""
+BUS_SERVE_MAX: Final = 64
+"""Requests of one service that are handled at the same time, unless its server says otherwise."""
+BUS_INTERESTS_MAX: Final = 1024
+"""Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_SWEEP_MS: Final = 60 * SECOND_MS
+"""How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
