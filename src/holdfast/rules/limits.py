@@ -785,7 +785,7 @@ BUS_BUFFER: Final = 256
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
-BUS_RESOLVES_MAX: Final = 2
+BUS_RESOLVES_MAX: Final = 8
 """How often in a row the address of one peer is looked up."""
 BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
 """After that it is looked up once in this time, whatever is heard of it."""

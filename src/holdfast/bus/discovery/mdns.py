@@ -27,7 +27,6 @@ from holdfast.rules.bus.discovery import (
     Surroundings,
     candidates,
     instance_of,
-    is_spoken,
     surroundings,
 )
 from holdfast.rules.bus.mesh_store import PeerKey
@@ -274,13 +273,9 @@ class MdnsDiscovery:
             self._timer = self._loop.call_later(max(0, at - now) / SECOND_MS, self._pump)
 
     async def _resolve(self, responder: MdnsResponder, instance: str) -> None:
-        if instance in self._asked:
-            del self._asked[instance]
-            responder.ask(instance)
-        answer = await responder.resolve(instance)
-        if answer is None or not is_spoken(answer.fields):
-            return
-        places = candidates(answer.addresses, answer.port, self._around)
+        ask = instance in self._asked
+        self._asked.pop(instance, None)
+        places = candidates(await responder.resolve(instance, ask=ask), self._around)
         if not places:
             return
         for finder in self._finders.get(instance, ()):

@@ -12,7 +12,7 @@ counted and not resolved, so that a thousand of them cost a look in a table each
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -32,8 +32,7 @@ from holdfast.rules.limits import (
 
 SERVICE: Final = "_holdfast._tcp.local."
 """The type under which peers announce themselves (RFC 6763)."""
-VERSION_FIELD: Final = b"v"
-VERSION: Final = b"1"
+VERSION_TEXT: Final = b"\x03v=1"
 """All that an announcement tells beside name and address: which protocol is spoken there."""
 
 _TAG: Final = b"holdfast bus instance 1\0"
@@ -69,9 +68,17 @@ def read_instance(name: str) -> str | None:
     return instance
 
 
-def is_spoken(fields: Mapping[bytes, bytes | None]) -> bool:
-    """Whether an announcement tells our protocol. Its fields are bytes of a stranger."""
-    return fields.get(VERSION_FIELD) == VERSION
+def is_spoken(text: bytes) -> bool:
+    """Whether an announcement tells our protocol. Its text is a list of bytes of a stranger, each
+    with its length in front; a newer version may say more.
+    """
+    at = 0
+    while at < len(text):
+        end = at + 1 + text[at]
+        if text[at:end] == VERSION_TEXT:
+            return True
+        at = end
+    return False
 
 
 # --- Where we are ------------------------------------------------------------------------------
@@ -152,28 +159,26 @@ def _hears(host: str, ip: str) -> bool:
 # --- What is believed --------------------------------------------------------------------------
 
 
-def candidates(texts: Iterable[str], port: int | None, around: Surroundings) -> tuple[str, ...]:
+def candidates(places: Iterable[tuple[str, int]], around: Surroundings) -> tuple[str, ...]:
     """The places of an answer that are worth a dial, as host:port, nearest first.
 
     An answer comes from a stranger: it must not make us dial ourselves, a group of machines, or a
     machine on the other side of the world.
     """
-    if port is None or not 0 < port < 1 << 16:
-        return ()
     near: dict[str, None] = {}
     far: dict[str, None] = {}
     networks = [ip_network(network) for network in around.networks]
-    for text in texts:
+    for text, port in places:
         try:
             ip = ip_address(text)
         except ValueError:
             continue
-        if not _is_worth_a_dial(ip, around.loopback):
+        if not 0 < port < 1 << 16 or not _is_worth_a_dial(ip, around.loopback):
             continue
         is_near = any(ip.version == network.version and ip in network for network in networks)
         if is_near or not ip.is_global:
             (near if is_near else far)[_place(text, port)] = None
-    return (*near, *(place for place in far if place not in near))[:BUS_CANDIDATES_MAX]
+    return (*near, *far)[:BUS_CANDIDATES_MAX]
 
 
 def _is_worth_a_dial(ip: IPv4Address | IPv6Address, loopback: bool) -> bool:
