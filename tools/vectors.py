@@ -31,7 +31,11 @@ from holdfast.rules.ids import id_text, uuid7
 from holdfast.rules.message import MESSAGE_VERSION
 from holdfast.rules.order import Version, order_key
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "protocol" / "vectors"
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools import bus_vectors  # noqa: E402 - the tools are no package that is installed
+
+FOLDER: Final = ROOT / "src" / "holdfast" / "protocol" / "vectors"
 AT_MS: Final = 1_700_000_000_000
 KEY: Final = "ab" * 32
 
@@ -331,6 +335,10 @@ MADE: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "refused_envelopes.json": refused_envelopes,
     "frames.json": all_frames,
     "order.json": order,
+    "bus_messages.json": bus_vectors.messages,
+    "bus_parcels.json": bus_vectors.parcels,
+    "bus_refused_parcels.json": bus_vectors.refused_parcels,
+    "bus_capabilities.json": bus_vectors.bus_capabilities,
 }
 
 

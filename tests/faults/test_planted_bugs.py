@@ -22,7 +22,7 @@ from support.faults import ID, Operation, sweep_operation
 from support.interrupts import interrupted_writes
 from support.power import FailedSync, check, leave, prepare, start, stubborn
 
-pytestmark = [pytest.mark.faults, pytest.mark.sim]
+pytestmark = [pytest.mark.faults, pytest.mark.sim, pytest.mark.timeout(900)]
 
 WORLDS_MAX = 60
 LARGE = b"large content " * 6000

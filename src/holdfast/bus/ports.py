@@ -3,6 +3,7 @@
     Net            carries bytes: TLS on TCP here, a simulated network in `holdfast.simulate`
     Link           one proved connection to a peer, with streams and credit
     LinkEvents     who is told about links: the bus
+    LinkPart       who else uses them, beside the bus: the store that peers share
     PeerDirectory  who is who, and who may speak with us
     Discovery      where peers may be: candidates, never proof
 
@@ -19,6 +20,7 @@ import msgspec
 
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.errors import HoldfastError
 
 
 class Listening(Protocol):
@@ -32,7 +34,10 @@ class Listening(Protocol):
 
 class Net(Protocol):
     """Carries bytes between peers. A protocol gets `connection_made` with the transport, whose
-    `get_extra_info("certificate")` is the digest of the listener's certificate.
+    `get_extra_info("certificate")` is the digest of the listener's certificate, and `peername` a
+    tuple that begins with the host. Of the transport links use `write`, `get_write_buffer_size`,
+    `pause_reading`, `resume_reading`, `close` and `abort`; it calls `pause_writing` when it holds
+    `BUS_TRANSPORT_BYTES`, and `resume_writing` when that has left.
     """
 
     async def dial(self, address: str, protocol: Callable[[], asyncio.Protocol]) -> None:
@@ -55,20 +60,33 @@ class Link(Protocol):
     since: float
     rtt_ms: float | None
 
-    def has_room(self, stream: Stream, size: int) -> bool:
-        """Whether a frame of this size may go at once."""
+    def available(self, stream: Stream) -> int:
+        """How many bytes of frames may go at once on a stream; 0 if none may. One frame that is
+        larger than all credit may go when this is the whole of it.
+        """
 
-    async def room(self, stream: Stream, size: int) -> None:
-        """Waits until it may go. Raises PeerUnreachable when the link ends meanwhile."""
+    def has_room(self, stream: Stream, size: int = 0) -> bool:
+        """Whether a frame of this size may go at once. The link tells `LinkEvents.writable` when it
+        may after all.
+        """
+
+    async def room(self, stream: Stream, size: int = 0) -> None:
+        """Waits until a frame may go; those who wait for lower streams are let on first. Whoever
+        waited numbers, signs and sends without another wait. Raises PeerUnreachable when the link
+        ends.
+        """
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
-        """Queues a frame. Frames of a lower stream overtake those that wait; within a stream order
-        is kept. What is handed over here was numbered and signed just before, and parcels keep
-        their order across streams from that point on.
+        """Sends a frame, in the order of the calls: nothing overtakes it but frames of the control
+        stream, which need no room. All others are sent when `has_room`. Raises PeerUnreachable on a
+        link that has ended.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
         """A handler has taken so many bytes of a stream: the peer may send as many more."""
+
+    def blame(self, error: HoldfastError) -> None:
+        """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
 
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
@@ -78,7 +96,9 @@ class Link(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Whom the links tell what happens. Called in the loop; must not block."""
+    """Whom the links tell what happens. Called in the loop; must not block. There is one link up to
+    a key at most, and the end of one is told before the next one is up.
+    """
 
     async def welcome(self, peer: PeerKey) -> WelcomeFrame:
         """What to tell a peer that has proved its key. Raises NotTrusted for a stranger."""
@@ -90,7 +110,27 @@ class LinkEvents(Protocol):
 
     def link_up(self, link: Link) -> None: ...
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None: ...
+    def writable(self, link: Link) -> None:
+        """There is room again on some stream for which `has_room` said no."""
+
     def link_down(self, link: Link, error: Exception | None) -> None: ...
+
+
+class LinkPart(Protocol):
+    """Something that uses the links of a bus beside its messages; `Bus.attach` plugs it in. Called
+    in the loop; must not block and must not raise. The link is one that the bus keeps: of two links
+    to one peer only the one that stays is told.
+    """
+
+    def link_up(self, link: Link) -> None: ...
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
+        """A MESH frame came. The part calls `link.taken(stream, len(body))` when it has worked it
+        off: until then the peer has that much less credit.
+        """
+
+    def link_down(self, link: Link) -> None: ...
+    async def close(self) -> None:
+        """The bus is closing: ends what is under way. Links go down afterwards."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.rules.errors import BadAnswer
-from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, KIB, LAMPORT_MAX
+from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, KIB, LAMPORT_MAX, REASON_CHARS_MAX
 
 PROTOCOL_VERSION: Final = 1
 FRAME_HEAD: Final = Struct(">IBB")
@@ -61,10 +61,15 @@ class Stream(IntEnum):
     """
 
     CONTROL = 0
-    NOW = 1
-    NEXT = 2
-    LOW = 3
-    MESH = 4
+    REPLY = 1
+    """Replies and cancels: a peer whose subscribers read nothing can still ask and be answered."""
+    NOW = 2
+    NEXT = 3
+    LOW = 4
+    MESH = 5
+    OBJECTS = 6
+    """Content that entries of a mesh name. It has credit of its own, so that it still comes when
+    the pages that wait for it have used up theirs."""
 
 
 class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
@@ -171,4 +176,5 @@ def read_told(kind: FrameKind, body: bytes) -> Told:
     try:
         return _decoders[kind].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"a {kind.name.lower()} of a peer cannot be read: {error}") from None
+        why = str(error)[:REASON_CHARS_MAX]
+        raise BadAnswer(f"a {kind.name.lower()} of a peer cannot be read: {why}") from None

@@ -29,7 +29,7 @@
     │                        BlobCorrupt
     └── BusError           whatever the peer bus raises, each in one of the families above too
         └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
-                             BadSequence CapabilityRefused NoResponder RequestTimedOut
+                             BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
                              RequestCancelled RequestRefused BusClosed BusStoreFailed WrongKey
                              DiscoveryFailed
 
@@ -731,6 +731,16 @@ class PeerUnreachable(
     hint="send waits for an absent peer; see who is there: holdfast peer list",
 ):
     """A peer is not there, and there is no room to keep what it should get."""
+
+
+class BusInboxFull(
+    BusError,
+    Refused,
+    code="bus_inbox_full",
+    http_status=503,
+    hint="handlers have to finish what waits for them first; the sender keeps it meanwhile",
+):
+    """A message of the bus came and there is no room in the inbox. Nothing of it was kept."""
 
 
 class UnknownPeer(

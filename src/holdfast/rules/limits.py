@@ -756,6 +756,35 @@ BUS_PARCEL_BYTES: Final = 256 * KIB
 """A sender begins another parcel after about this much; one message always fits."""
 BUS_NAME_BYTES_MAX: Final = 128
 """The longest name of a topic or a service on the bus; a longer one is refused."""
+BUS_HELLO_MS_MAX: Final = HEAD_MS_MAX
+"""How long two peers may take to prove their keys on a new connection; then it is closed."""
+BUS_STRANGERS_MAX: Final = 64
+"""Connections to the bus whose other side has not proved a key; another one pushes out the oldest
+of the machine that has the most."""
+BUS_WINDOW_BYTES: Final = 512 * KIB
+"""What a peer may have under way on one stream of a link before it waits; one frame may exceed
+it."""
+BUS_TRANSPORT_BYTES: Final = 64 * KIB
+"""What a link hands to the network before it waits: all that an urgent message has to queue
+behind."""
+BUS_UNREAD_BYTES_MAX: Final = 8 * MIB
+"""What a link holds for a peer that does not read; then the link is closed."""
+BUS_PING_MS: Final = 15 * SECOND_MS
+"""A link that has heard nothing for this long asks the peer for a sign of life."""
+BUS_PONG_MS_MAX: Final = 5 * SECOND_MS
+"""How long the peer may take to give one; then the link is closed."""
+BUS_CLOSE_MS_MAX: Final = 2 * SECOND_MS
+"""How long a link that is closed may take to hand over what was written to it."""
+BUS_FIRST_DIAL_MS: Final = 200
+"""How much longer the peer with the higher key waits before it dials for the first time."""
+BUS_STAGGER_MS: Final = 250
+"""A dial that has not answered for this long is joined by one to the peer's next address."""
+BUS_ADDRESSES_MAX: Final = 32
+"""Addresses that are tried of one peer; the oldest ones are forgotten."""
+BUS_FAULTS_MAX: Final = 32
+"""Bad frames and signatures that a peer may send in a row; then its link is closed."""
+BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
+"""A peer may send one bad frame more for each such time; until then it is not let in again."""
 BUS_NONCES_KEPT: Final = 4096
 """Nonces that a store of the bus remembers, unless it is told otherwise; the oldest goes first."""
 BUS_WINDOW: Final = 1024
@@ -771,6 +800,8 @@ BUS_INBOX_MAX: Final = 100_000
 wait."""
 BUS_IDS_KEPT: Final = 65_536
 """Ids of messages that a store in memory remembers; the oldest goes first."""
+BUS_ID_MARGIN_MS: Final = HOUR_MS
+"""How much longer the id of a message stays known than its sender may send it again."""
 BUS_TTL_MS: Final = 7 * DAY_MS
 """How long a message waits for an absent peer, unless its sender says otherwise."""
 BUS_TTL_MS_MAX: Final = 90 * DAY_MS
@@ -782,6 +813,53 @@ BUS_REQUEST_MS: Final = 30 * SECOND_MS
 BUS_BUFFER: Final = 256
 """Messages that a subscription holds for a slow reader; then the senders wait."""
 
+# The store over the bus
+BUS_WORD_MS: Final = 20
+"""After a change a node waits about this long before it tells its neighbours what it has: one word
+tells of all changes meanwhile."""
+BUS_ASK_MS: Final = 200
+"""How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_STREAMS_MAX: Final = 4096
+"""Streams that a node keeps count of for one link; a peer that tells of more is refused."""
+BUS_WORD_STREAMS_MAX: Final = 512
+"""Streams in one word about what a node has; more take several words."""
+BUS_WORD_RANGES_MAX: Final = 1024
+"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+BUS_ASK_RANGES_MAX: Final = 256
+"""Ranges of one stream in one request for entries."""
+BUS_OWED_RANGES_MAX: Final = 4096
+"""Ranges that one peer may have asked for and not got yet; a request beyond that is refused."""
+BUS_PAGE_ROWS: Final = 4000
+"""Entries in one page of a mesh on a link."""
+BUS_PAGE_BYTES: Final = 1 * MIB
+"""A page of a mesh ends after about this much; one entry always fits."""
+BUS_OBJECT_BYTES: Final = 256 * KIB
+"""Bytes of an object that are asked for at a time on a link."""
+BUS_COMPARE_BLOCK: Final = 1024
+"""Numbers of a stream whose digests are compared together."""
+BUS_COMPARE_BLOCKS: Final = 64
+"""Blocks of a stream in one comparison."""
+BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
+"""The log keeps entries for a peer of a mesh that has not been heard of for this long; then it
+forgets the peer's place."""
+BUS_PEER_LAG_MAX: Final = 10_000_000
+"""The log keeps at most about this many entries for a peer of a mesh that lags behind."""
+BUS_CAPABILITY_DEPTH_MAX: Final = 4
+"""Steps of a capability: it can be passed on three times; a longer one is refused."""
+BUS_CAPABILITY_SCOPES_MAX: Final = 16
+"""The most scopes of one step of a capability; more are refused."""
+BUS_CAPABILITY_BYTES_MAX: Final = 4 * KIB
+"""The largest capability; a larger one is refused unread."""
+BUS_CAPABILITY_MS: Final = 30 * DAY_MS
+"""How long a capability is good for unless its issuer says otherwise; members renew it in time."""
+BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
+"""The longest time that a capability can be good for; more is refused."""
+BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
+"""How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
+BUS_PORT: Final = 7412
+"""The port of the bus where an address names none."""
+BUS_ADDRESSES_MAX: Final = 8
+"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""

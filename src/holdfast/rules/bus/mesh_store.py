@@ -109,10 +109,18 @@ class MeshStore(Protocol):
         """16 random bytes, new whenever the store may have gone back in time."""
 
     async def accept(
-        self, peer: PeerKey, arrivals: Sequence[SignedArrival], *, window: bool = False
+        self,
+        peer: PeerKey,
+        arrivals: Sequence[SignedArrival],
+        *,
+        window: bool = False,
+        name: str = "",
     ) -> list[ArrivalVerdict]:
         """Takes in messages of one peer, in one transaction: mark, nonce, id and inbox row of each.
-        `window`: they may have overtaken each other on several carriers.
+        `window`: they may have overtaken each other on several carriers. `name`: by whose name the
+        ids are known, so that a message comes once although its sender has changed its key
+        meanwhile; without one, by the key. Raises BusInboxFull, and keeps nothing, if the inbox has
+        no room for them.
         """
 
     async def reserve(self, count: int, above: int = 0) -> range:
@@ -130,6 +138,21 @@ class MeshStore(Protocol):
 
     async def put_back(self, id: OutboxId, not_before: int) -> None:
         """It was tried in vain: one attempt more, and not again before a time."""
+
+    async def next_outbox(self, peer: str) -> int | None:
+        """The earliest time at which something may go to this peer that may not go yet; None if
+        nothing waits for a time.
+        """
+
+    async def give_up(self, id: OutboxId, code: str, error: str) -> None:
+        """The peer will never take this one: it is not tried again. A store that can show what
+        failed keeps it with its reason, others forget it.
+        """
+
+    async def outbox_requests(self) -> list[tuple[OutboxId, OutboxMessage]]:
+        """Requests that have no reply yet, in the order in which they were put there, whether they
+        may go now or not: a bus that was bound again finds them here.
+        """
 
     async def remove_many(self, ids: Collection[OutboxId]) -> None: ...
     async def expire_outbox(self) -> list[OutboxMessage]:

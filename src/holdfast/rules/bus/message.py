@@ -41,7 +41,14 @@ class MessageKind(IntEnum):
     """The asker no longer waits for the reply."""
 
 
-class BusMessage(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+class BusMessage(
+    msgspec.Struct,
+    array_like=True,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    forbid_unknown_fields=True,
+):
     """One message of the bus."""
 
     version: Annotated[int, Meta(ge=VERSION, le=VERSION)] = VERSION
@@ -75,9 +82,12 @@ def decode_message(payload: bytes) -> BusMessage:
     try:
         message = _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadEnvelope(f"a message of the bus cannot be read: {error}") from None
+        why = str(error)[:REASON_CHARS_MAX]
+        raise BadEnvelope(f"a message of the bus cannot be read: {why}") from None
     try:
         return check_message(message)
+    except OverLimit:
+        raise
     except (BadInput, BadId) as error:
         raise BadEnvelope(f"a message of the bus breaks a rule: {error.message}") from None
 

@@ -1,0 +1,54 @@
+"""How it stands with a peer that we want a link to, and when it is dialled again.
+
+dialling ─► linked              a link is up, whoever dialled it
+   ▲           │
+   └─ waiting ◄┘                nobody answers: tried again
+refused                         one of the two will not: a person has to put it right; rarely
+nowhere                         no address is known: waits for one
+stopped                         the bus ends, or the peer is not wanted any more
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from holdfast.rules.backoff import RetryPlan, backoff_ms, longest_ms
+from holdfast.rules.errors import (
+    AnotherConnection,
+    BadAnswer,
+    BadInput,
+    BusClosed,
+    NotAllowed,
+    NotTrusted,
+    TooMany,
+)
+from holdfast.rules.limits import REFUSALS_BRIEF_MAX
+
+
+class DialState(StrEnum):
+    DIALLING = "dialling"
+    LINKED = "linked"
+    WAITING = "waiting"
+    REFUSED = "refused"
+    NOWHERE = "nowhere"
+    STOPPED = "stopped"
+
+
+DialPlan = RetryPlan[DialState]
+_REFUSALS: Final = (NotTrusted, NotAllowed, BadAnswer, BadInput)
+
+
+def after_dial_error(error: Exception, attempts: int, jitter: float) -> DialPlan:
+    """What to do after a dial failed or a link ended. `attempts` counts the failures in a row
+    before this one.
+    """
+    if isinstance(error, BusClosed):
+        return DialPlan(DialState.STOPPED, None)
+    wait = backoff_ms(attempts + 1, jitter)
+    if isinstance(error, TooMany):
+        return DialPlan(DialState.WAITING, longest_ms(jitter))
+    if isinstance(error, _REFUSALS) and not isinstance(error, AnotherConnection):
+        brief = attempts < REFUSALS_BRIEF_MAX
+        return DialPlan(DialState.REFUSED, wait if brief else longest_ms(jitter))
+    return DialPlan(DialState.WAITING, wait)

@@ -1,0 +1,94 @@
+"""Who is who on the bus of a node, from whom it trusts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.node.bus.directory import TrustDirectory, with_address
+from holdfast.node.library.node import Node
+from holdfast.node.trust.trust import Trust
+from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
+from holdfast.rules.keys import card_of, public_key, text_of
+from holdfast.rules.limits import BUS_ADDRESSES_MAX, DAY_MS
+from holdfast.storage.files import home as homes
+from support.source import HandClock
+
+BO, BO_NEXT, EVE = (public_key(bytes([letter]) * 32) for letter in b"bne")
+
+
+@pytest.fixture
+def trust(node: Node, tmp_path: Path) -> Trust:
+    return Trust(node._engine, homes.create_home(tmp_path / "keys", "ana"))
+
+
+@pytest.fixture
+def directory(node: Node) -> TrustDirectory:
+    return TrustDirectory(node._engine, {"bo": ("10.0.0.2:7412",)})
+
+
+def test_B6_a_zone_is_found_by_name_by_key_and_by_card(
+    trust: Trust, directory: TrustDirectory
+) -> None:
+    trust.trust(card_of("bo", BO), reads=["team"])
+    trust.trust(card_of("bo", BO_NEXT))
+    for word in ("bo", text_of(BO_NEXT), card_of("bo", BO)):
+        peer = asyncio.run(directory.find(word))
+        assert peer is not None
+        assert (peer.name, set(peer.keys)) == ("bo", {BO, BO_NEXT})
+        assert (peer.addresses, peer.meshes) == (("10.0.0.2:7412",), ("team",))
+    assert asyncio.run(directory.find("eve")) is None
+    assert asyncio.run(directory.of_key(EVE)) is None
+
+
+def test_B6_a_peer_is_its_key_whatever_it_calls_itself(
+    trust: Trust, directory: TrustDirectory
+) -> None:
+    trust.trust(card_of("bo", BO))
+    assert asyncio.run(directory.admit(BO, "eve", ())).name == "bo"
+    with pytest.raises(ZoneNotTrusted):
+        asyncio.run(directory.admit(EVE, "bo", ()))
+
+
+def test_B6_a_blocked_zone_is_a_stranger_at_once(trust: Trust, directory: TrustDirectory) -> None:
+    trust.trust(card_of("bo", BO))
+    trust.block("bo")
+    with pytest.raises(ZoneNotTrusted):
+        asyncio.run(directory.admit(BO, "bo", ()))
+    assert asyncio.run(directory.find("bo")) is None
+    assert asyncio.run(directory.of_key(BO)) is None
+    assert asyncio.run(directory.all()) == []
+
+
+def test_B6_an_expired_key_is_refused_and_the_other_key_of_the_zone_is_not(
+    trust: Trust, directory: TrustDirectory, clock: HandClock
+) -> None:
+    trust.trust(card_of("bo", BO), days=1)
+    trust.trust(card_of("bo", BO_NEXT))
+    clock.advance(DAY_MS)
+    with pytest.raises(KeyExpired):
+        asyncio.run(directory.admit(BO, "bo", ()))
+    assert asyncio.run(directory.admit(BO_NEXT, "bo", ())).keys == (BO_NEXT,)
+    assert asyncio.run(directory.of_key(BO)) is None
+
+
+def test_B6_an_address_is_remembered_for_known_keys_only(
+    trust: Trust, directory: TrustDirectory
+) -> None:
+    trust.trust(card_of("bo", BO))
+    asyncio.run(directory.note_address(BO, "10.0.0.9:7412"))
+    asyncio.run(directory.note_address(EVE, "10.6.6.6:7412"))
+    (peer,) = asyncio.run(directory.all())
+    assert peer.addresses == ("10.0.0.9:7412", "10.0.0.2:7412")
+
+
+def test_B6_the_address_that_was_good_longest_ago_makes_room() -> None:
+    known: tuple[str, ...] = ()
+    for number in range(BUS_ADDRESSES_MAX + 3):
+        known = with_address(known, f"h{number}:1")
+    known = with_address(known, "h5:1")
+    assert len(known) == BUS_ADDRESSES_MAX
+    assert known[0] == "h5:1"
+    assert "h0:1" not in known
