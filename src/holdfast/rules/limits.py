@@ -874,7 +874,9 @@ BUS_RESOLVING_MS: Final = 3 * SECOND_MS
 BUS_CANDIDATES_MAX: Final = 16
 """Addresses of one peer that are announced or dialled."""
 BUS_BROWSE_MS: Final = 10 * SECOND_MS
-"""The local network is asked at most so often for peers that cannot be reached."""
+"""After this time the local network is asked again for peers that nothing was heard of."""
+BUS_BROWSE_MS_MAX: Final = 300 * SECOND_MS
+"""The time doubles with each question, up to this."""
 BUS_RECORDS_MAX: Final = 20_000
 """Records of mDNS that a node listens to in a span; then it stops listening for a while."""
 BUS_RECORDS_MS: Final = 10 * SECOND_MS

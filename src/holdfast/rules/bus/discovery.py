@@ -22,6 +22,8 @@ from blake3 import blake3
 
 from holdfast.rules.backoff import Allowance
 from holdfast.rules.limits import (
+    BUS_BROWSE_MS,
+    BUS_BROWSE_MS_MAX,
     BUS_CANDIDATES_MAX,
     BUS_NAMES_WAITING_MAX,
     BUS_RECORDS_MAX,
@@ -252,6 +254,10 @@ class SoughtNames:
         """Whether a name that we look for was heard on this network."""
         return instance in self._sighted
 
+    def is_one_missing(self) -> bool:
+        """Whether nothing was heard yet of one that we look for."""
+        return any(name not in self._sighted for name in (*self._keys, *self._wanted))
+
     def heard(self, name: str, now_ms: int) -> bool:
         """A full name was heard of, as new or as changed. True if it is to be resolved."""
         instance = read_instance(name)
@@ -311,6 +317,15 @@ class SoughtNames:
         self._sighted.pop(instance, None)
         self._due.pop(instance, None)
         self._allowances.pop(instance, None)
+
+
+def browse_again_ms(questions: int, jitter: float) -> int:
+    """How long to wait before the network is asked again, after so many questions in vain; `jitter`
+    is a lot from [0, 1). Peers that come announce themselves, but nobody hears that through a
+    cable that is cut.
+    """
+    longest = min(BUS_BROWSE_MS_MAX, BUS_BROWSE_MS << min(questions, 16))
+    return longest - int(jitter * longest / 2)
 
 
 class RecordBudget(msgspec.Struct):
