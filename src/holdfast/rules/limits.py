@@ -898,7 +898,7 @@ BUS_SWEEP_MS: Final = 60 * SECOND_MS
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
-BUS_RESOLVES_MAX: Final = 2
+BUS_RESOLVES_MAX: Final = 8
 """How often in a row the address of one peer is looked up."""
 BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
 """After that it is looked up once in this time, whatever is heard of it."""
@@ -909,7 +909,9 @@ BUS_RESOLVING_MS: Final = 3 * SECOND_MS
 BUS_CANDIDATES_MAX: Final = 16
 """Addresses of one peer that are announced or dialled."""
 BUS_BROWSE_MS: Final = 10 * SECOND_MS
-"""The local network is asked at most so often for peers that cannot be reached."""
+"""After this time the local network is asked again for peers that nothing was heard of."""
+BUS_BROWSE_MS_MAX: Final = 300 * SECOND_MS
+"""The time doubles with each question, up to this."""
 BUS_RECORDS_MAX: Final = 20_000
 """Records of mDNS that a node listens to in a span; then it stops listening for a while."""
 BUS_RECORDS_MS: Final = 10 * SECOND_MS
