@@ -20,6 +20,7 @@ import msgspec
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node, open_node
 from holdfast.rules.bodies import Fact
+from holdfast.rules.bus.membership import BusAddressRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import BlobRow, ConsumerRow
 from holdfast.storage.ports import Transaction
@@ -87,6 +88,7 @@ def _grow(node: Node) -> None:
         tx.quarantine_add(quarantine_row(offset=5))
         tx.bus_mesh_put(bus_mesh_row(MESH))
         tx.bus_invite_put(bus_invite_row("a"))
+        tx.bus_address_put(BusAddressRow(key=b"k" * 32, addresses=("10.0.0.1:1",), seen_at=1))
         id, lamport = make_id(9000), tx.tick(MESH)[0]
         fact = raw(
             *("fact.append", "photo", Fact("shows", b"1", (bytes.fromhex(sha),))),

@@ -142,6 +142,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was reached last, and where people say it is."""
     meshes: tuple[str, ...] = ()
     """What it may read here; `*` for everything."""
+    scopes: tuple[str, ...] | None = None
+    """The only things that it may ask for and publish (`rules/bus/scope.py`); None: no limit."""
 
 
 class PeerDirectory(Protocol):

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.rules.errors import BadInput, HoldfastError
 from holdfast.rules.keys import parse_card, text_of
-from holdfast.rules.limits import BUS_INVITE_ADDRESSES_MAX, LINK_URL_BYTES_MAX
+from holdfast.rules.limits import BUS_ADDRESSES_MAX, LINK_URL_BYTES_MAX
 from holdfast.rules.names import check_mesh
 
 PREFIX: Final = "holdfast://join/"
@@ -140,7 +140,7 @@ def check_invite(invite: Invite | PeerInvite) -> None:
 
 
 def _are_addresses(addresses: tuple[str, ...]) -> bool:
-    return len(addresses) <= BUS_INVITE_ADDRESSES_MAX and all(
+    return len(addresses) <= BUS_ADDRESSES_MAX and all(
         0 < len(one) <= LINK_URL_BYTES_MAX and one.isprintable() and ":" in one for one in addresses
     )
 

@@ -858,16 +858,16 @@ BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
-BUS_ADDRESSES_MAX: Final = 8
-"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 BUS_MEMBERS_MAX: Final = 1024
 """The most members of a mesh without a broker, and removed keys that its list remembers."""
 BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
 """The largest list of the members of a mesh without a broker; a larger one is refused."""
+BUS_CAPABILITIES_SHOWN_MAX: Final = 16
+"""The most capabilities of a peer that are looked at when it connects; the rest is not."""
+BUS_JOIN_MS: Final = 30 * SECOND_MS
+"""How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
 BUS_INVITES_MAX: Final = 256
 """The most open invites of a mesh without a broker; another one is refused."""
-BUS_INVITE_ADDRESSES_MAX: Final = 8
-"""The most addresses in an invite to a mesh without a broker."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""

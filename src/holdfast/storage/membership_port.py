@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
 
 
 class MembershipReader(Protocol):
@@ -18,6 +18,8 @@ class MembershipReader(Protocol):
     def bus_invite_list(self, mesh: str | None) -> list[BusInviteRow]:
         """Of a mesh, or of all, the oldest first."""
 
+    def bus_address_get(self, key: bytes) -> BusAddressRow | None: ...
+
 
 class MembershipWriter(MembershipReader, Protocol):
     def bus_mesh_put(self, row: BusMeshRow) -> None:
@@ -28,3 +30,5 @@ class MembershipWriter(MembershipReader, Protocol):
 
     def bus_invite_put(self, row: BusInviteRow) -> None: ...
     def bus_invite_drop(self, digest: bytes) -> bool: ...
+    def bus_address_put(self, row: BusAddressRow) -> None: ...
+    def bus_address_drop(self, key: bytes) -> bool: ...

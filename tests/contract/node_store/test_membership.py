@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
 from holdfast.storage.ports import Store, Transaction
 from support.stores import read, with_mesh
 
@@ -66,6 +66,16 @@ def test_B6_invites_are_found_by_digest_and_go_with_their_mesh(store: Store) -> 
     assert not store.write(lambda tx: tx.bus_invite_drop(b"a" * 32))
     store.write(lambda tx: tx.bus_mesh_drop("team"))
     assert read(store, lambda tx: tx.bus_invite_list(None)) == [invite("m", "b")]
+
+
+def test_B6_where_a_member_was_reached_is_kept(store: Store) -> None:
+    row = BusAddressRow(key=b"k" * 32, addresses=("10.0.0.1:7430", "[::1]:1"), seen_at=5)
+    store.write(lambda tx: tx.bus_address_put(msgspec.structs.replace(row, addresses=())))
+    store.write(lambda tx: tx.bus_address_put(row))
+    assert read(store, lambda tx: tx.bus_address_get(b"k" * 32)) == row
+    assert read(store, lambda tx: tx.bus_address_get(b"x" * 32)) is None
+    assert store.write(lambda tx: tx.bus_address_drop(b"k" * 32))
+    assert not store.write(lambda tx: tx.bus_address_drop(b"k" * 32))
 
 
 def test_B6_a_failed_transaction_leaves_members_and_invites_as_they_were(store: Store) -> None:

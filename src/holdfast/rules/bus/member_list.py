@@ -87,6 +87,9 @@ class MemberList(
     def of_name(self, name: str) -> ListedMember | None:
         return next((member for member in self.members if member.name == name), None)
 
+    def was_removed(self, key: bytes) -> bool:
+        return any(removed.key == key for removed in self.removed)
+
     def has_removed(self, capability: Capability) -> bool:
         """Whether a key that the right passed through was removed after it had got it."""
         gone = {removed.key: removed.removed_at for removed in self.removed}
@@ -201,6 +204,11 @@ def read_list(raw: bytes, mesh: str, owner: bytes) -> MemberList:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _refused(mesh, "it cannot be read") from None
     return found
+
+
+def trusted_list(raw: bytes) -> MemberList:
+    """A list from this node's own store, where it was checked before it came in."""
+    return _decode(raw)
 
 
 def _refused(mesh: str, why: str) -> BadAnswer:

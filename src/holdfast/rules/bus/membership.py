@@ -57,6 +57,15 @@ class BusInviteRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.uses_left > 0 and now_ms < self.expires_at
 
 
+class BusAddressRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a member was reached."""
+
+    key: bytes
+    addresses: tuple[str, ...]
+    """host:port, the newest first."""
+    seen_at: int
+
+
 # --- joining -------------------------------------------------------------------------------------
 
 
@@ -67,11 +76,15 @@ def ticket(digest: bytes, owner: bytes, newcomer: bytes) -> bytes:
     return _TICKET + hmac.digest(digest, _TICKET + owner + newcomer, sha256)
 
 
+def is_ticket(shown: bytes) -> bool:
+    return shown.startswith(_TICKET)
+
+
 def invite_of_ticket(
     shown: Iterable[bytes], invites: Iterable[BusInviteRow], owner: bytes, newcomer: bytes
 ) -> BusInviteRow | None:
     """The invite that a newcomer knows, if it shows that."""
-    tickets = [one for one in shown if one.startswith(_TICKET)]
+    tickets = [one for one in shown if is_ticket(one)]
     for invite in invites:
         known = ticket(invite.digest, owner, newcomer)
         if any(hmac.compare_digest(one, known) for one in tickets):
@@ -130,7 +143,7 @@ def find_member(members: MemberList, named: str) -> ListedMember:
 # --- what a peer may do --------------------------------------------------------------------------
 
 
-class PeerStanding(NamedTuple):
+class MemberStanding(NamedTuple):
     """What a peer may do in one mesh, and under which name it writes there."""
 
     name: str
@@ -142,25 +155,25 @@ class PeerStanding(NamedTuple):
 
 def standing_of(
     members: MemberList, ours: bytes, key: bytes, shown: Iterable[Capability]
-) -> PeerStanding | None:
+) -> MemberStanding | None:
     """What a peer may do; None if it does not belong. `shown` are capabilities that were found
     good for this key (`check_capability`). Raises NotTrusted for a second home under one name.
     """
     listed = members.of_key(key)
     if key == members.owner:
-        return PeerStanding(listed.name if listed else "", MESH_RIGHTS)
+        return MemberStanding(listed.name if listed else "", MESH_RIGHTS)
     if ours == members.owner:
-        return None if listed is None else PeerStanding(listed.name, listed.grants)
+        return None if listed is None else MemberStanding(listed.name, listed.grants)
     good = [one for one in shown if one.issuer == members.owner and not members.has_removed(one)]
     found = [_by_capability(members, key, one) for one in good]
     return max((one for one in found if one.grants), key=_rank, default=None)
 
 
-def _rank(standing: PeerStanding) -> tuple[int, int]:
+def _rank(standing: MemberStanding) -> tuple[int, int]:
     return len(standing.grants), standing.ends_at or 0
 
 
-def _by_capability(members: MemberList, key: bytes, shown: Capability) -> PeerStanding:
+def _by_capability(members: MemberList, key: bytes, shown: Capability) -> MemberStanding:
     grants = {right for right in MESH_RIGHTS if mesh_scope(members.mesh, right) in shown.scopes}
     first = members.of_key(shown.steps[0].holder)
     if first is not None:  # what the owner has taken back since then is gone
@@ -175,7 +188,7 @@ def _by_capability(members: MemberList, key: bytes, shown: Capability) -> PeerSt
         )
     if not name:
         grants.discard("write")
-    return PeerStanding(
+    return MemberStanding(
         name, tuple(right for right in MESH_RIGHTS if right in grants), shown.expires_at
     )
 

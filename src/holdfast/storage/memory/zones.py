@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.memory.undo import UndoTables
@@ -145,6 +145,17 @@ class MemoryZones(UndoTables):
     def bus_invite_drop(self, digest: bytes) -> bool:
         there = digest in self._table("bus_invite")
         self._drop("bus_invite", digest)
+        return there
+
+    def bus_address_get(self, key: bytes) -> BusAddressRow | None:
+        return self._table("bus_address").get(key)
+
+    def bus_address_put(self, row: BusAddressRow) -> None:
+        self._put("bus_address", row.key, row)
+
+    def bus_address_drop(self, key: bytes) -> bool:
+        there = key in self._table("bus_address")
+        self._drop("bus_address", key)
         return there
 
     def _next_number(self, what: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.sqlite.columns import FILTER, FLAG, NAMES, RowColumns
@@ -21,6 +21,7 @@ _LINK = RowColumns("link", LinkRow, filter=FILTER, paused=FLAG)
 _QUARANTINE = RowColumns("quarantine", QuarantineRow)
 _BUS_MESH = RowColumns("bus_mesh", BusMeshRow)
 _BUS_INVITE = RowColumns("bus_invite", BusInviteRow, grants=NAMES)
+_BUS_ADDRESS = RowColumns("bus_address", BusAddressRow, addresses=NAMES)
 
 
 class ZoneReads:
@@ -86,6 +87,9 @@ class ZoneReads:
     def bus_invite_list(self, mesh: str | None) -> list[BusInviteRow]:
         of_mesh, values = ("", ()) if mesh is None else ("WHERE mesh = ? ", (mesh,))
         return _BUS_INVITE.select(self._con, f"{of_mesh}ORDER BY made_at, digest", values)
+
+    def bus_address_get(self, key: bytes) -> BusAddressRow | None:
+        return _BUS_ADDRESS.find(self._con, "WHERE key = ?", (key,))
 
     def _with_keys(self, zone: ZoneRow) -> ZoneRow:
         keys = _KEY.select(self._con, "WHERE zone = ? ORDER BY added_at, key", (zone.name,))
@@ -153,6 +157,13 @@ class ZoneWrites(ZoneReads):
 
     def bus_invite_drop(self, digest: bytes) -> bool:
         self._con.execute("DELETE FROM bus_invite WHERE digest = ?", (digest,))
+        return self._con.changes() > 0
+
+    def bus_address_put(self, row: BusAddressRow) -> None:
+        self._con.execute(_BUS_ADDRESS.upsert("key"), _BUS_ADDRESS.values(row))
+
+    def bus_address_drop(self, key: bytes) -> bool:
+        self._con.execute("DELETE FROM bus_address WHERE key = ?", (key,))
         return self._con.changes() > 0
 
     def _next(self, what: str) -> int:

@@ -27,7 +27,7 @@ Fields = dict[str, Any]
 TABLES: Final = ("zone", "zone_key", "token", "link", "quarantine")
 SINCE: Final = 6
 """The schema version that brought them."""
-SHARED: Final = ("bus_mesh", "bus_invite")
+SHARED: Final = ("bus_mesh", "bus_invite", "bus_address")
 SHARED_SINCE: Final = 11
 _DIGEST_BYTES: Final = 32
 _NUMBERED: Final = {"zone": "SELECT max(via) FROM log", "quarantine": "SELECT 0"}
@@ -41,6 +41,8 @@ def is_valid(fields: Fields) -> bool:
     try:
         if "reads" in fields:
             _names.decode(fields["reads"])
+        if "addresses" in fields:
+            _names.decode(fields["addresses"])
         if "filter" in fields:
             _filter.decode(fields["filter"]).check()
         if "members" in fields:

@@ -18,3 +18,10 @@ CREATE TABLE bus_invite (
   made_at    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX bus_invite_mesh ON bus_invite (mesh);
+
+-- Where members were reached, by key: hints, like all addresses.
+CREATE TABLE bus_address (
+  key       BLOB PRIMARY KEY,
+  addresses TEXT NOT NULL,      -- JSON list, the newest first
+  seen_at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
