@@ -75,6 +75,9 @@ class Told:
             link.taken(stream, len(body))
         self._note(f"frame {kind.name} {len(body)}")
 
+    def writable(self, link: Link) -> None:
+        self._note("writable")
+
     def link_down(self, link: Link, error: Exception | None) -> None:
         self.ended.append((link, error))
         self._note(f"down {link.name}")

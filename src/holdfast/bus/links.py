@@ -130,7 +130,8 @@ class BusLinks:
         for task in list(self._strangers):
             task.cancel()
         await asyncio.gather(*(unit.join(_END_S) for unit in units))
-        await asyncio.gather(*(connection.closed for connection in list(self._open)))
+        if self._open:
+            await asyncio.wait([one.closed for one in self._open], timeout=_END_S)
 
     # --- connections ---------------------------------------------------------------------------
 

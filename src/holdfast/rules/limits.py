@@ -764,6 +764,8 @@ of the machine that has the most."""
 BUS_WINDOW_BYTES: Final = 512 * KIB
 """What a peer may have under way on one stream of a link before it waits; one frame may exceed
 it."""
+BUS_PAGES_WINDOW_BYTES: Final = 4 * MIB
+"""The same for a stream with pages or objects of a mesh."""
 BUS_TRANSPORT_BYTES: Final = 64 * KIB
 """What a link hands to the network before it waits: all that an urgent message has to queue
 behind."""
@@ -779,8 +781,6 @@ BUS_FIRST_DIAL_MS: Final = 200
 """How much longer the peer with the higher key waits before it dials for the first time."""
 BUS_STAGGER_MS: Final = 250
 """A dial that has not answered for this long is joined by one to the peer's next address."""
-BUS_ADDRESSES_MAX: Final = 32
-"""Addresses that are tried of one peer; the oldest ones are forgotten."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS

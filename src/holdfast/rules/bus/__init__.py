@@ -10,13 +10,13 @@
     scope             what a capability is for
     discovery         what is said and believed on a local network
     mesh_store        what the bus keeps durably (`MeshStore`), and its values
-    acceptance        which arrivals of one sender are new, sent again, or replays
-    known_ids         the ids that came, as far as memory has room
     credit            how much of one stream of a link may be under way
     keepalive         whether the peer at the other end of a link is still there
     link_choice       which of two connections between two peers becomes their link
     dial_plan         when a peer is dialled again
     strangers         whom to drop when too many connections have proved nothing
+    acceptance        which arrivals of one sender are new, sent again, or replays
+    known_ids         the ids that came, as far as memory has room
 
 `holdfast.bus` runs it, `protocol/bus_frames.py` says how it looks on a link.
 """
