@@ -154,8 +154,8 @@ class Lane:
             if not waiting:
                 del self._receipts[id]
 
-    def put(self, id: OutboxId, item: OutboxMessage) -> None:
-        """A message that was just put into the outbox."""
+    def put(self, id: OutboxId, item: OutboxMessage, *, at_once: bool = False) -> None:
+        """A message that was just put into the outbox. `at_once`: it does not wait for others."""
         if self.link is None or id in self._held:
             return
         self._dormant.pop(id, None)
@@ -165,7 +165,10 @@ class Lane:
             self._drain_soon()
             return
         self._hold(id, item)
-        self._drain_soon()
+        if at_once and self.queued == 1 and not self._draining:
+            self._drain()
+        else:
+            self._drain_soon()
 
     def put_passing(self, outgoing: Outgoing) -> None:
         """A message that is in no outbox."""

@@ -859,7 +859,8 @@ BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
 BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
 BUS_ADDRESSES_MAX: Final = 8
-"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes first."""
+"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes
+first."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
 BUS_MEMBERS_MAX: Final = 1024
@@ -893,6 +894,9 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ACK_MS: Final = 5
+"""How long an acknowledgement may wait for others if nobody waits for it: those of requests and
+replies."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
