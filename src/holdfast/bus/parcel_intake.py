@@ -146,7 +146,8 @@ class ParcelIntake:
                 log.warning("%s hands over what it cannot have signed: %s", self.link.name, error)
                 self.link.broken(error)
                 return
-            await asyncio.sleep(0)  # a peer that floods gives the others their turn
+            if self._waiting:
+                await asyncio.sleep(0)  # a peer that floods gives the others their turn
 
     def _next_group(self) -> list[_Came]:
         group: list[_Came] = []

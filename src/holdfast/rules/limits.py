@@ -895,8 +895,8 @@ BUS_SERVE_MAX: Final = 64
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
 BUS_ACK_MS: Final = 5
-"""How long an acknowledgement may wait for others if nobody waits for it: those of requests and
-replies."""
+"""How long something that nobody waits for may wait for others to go with: the acknowledgement of
+a request, or the word to the store that a message is done with."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
