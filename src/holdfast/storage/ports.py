@@ -47,6 +47,7 @@ from holdfast.rules.rows import (
 from holdfast.rules.vectors import Model
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
+from holdfast.storage.membership_port import MembershipReader, MembershipWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
 T = TypeVar("T")
@@ -356,7 +357,7 @@ class ConsumerWriter(ConsumerReader, Protocol):
     def job_drop(self, name: str) -> None: ...
 
 
-class ZoneReader(Protocol):
+class ZoneReader(MembershipReader, Protocol):
     def zone_get(self, name: str) -> ZoneRow | None: ...
     def zone_list(self) -> list[ZoneRow]:
         """By name."""
@@ -379,7 +380,7 @@ class ZoneReader(Protocol):
         """Number, offset and size in bytes of every row of a link and epoch, by number."""
 
 
-class ZoneWriter(ZoneReader, Protocol):
+class ZoneWriter(ZoneReader, MembershipWriter, Protocol):
     def zone_put(self, row: ZoneRow) -> ZoneRow:
         """Adds or changes the zone of this name, with all its keys; returns it with its number.
         AlreadyExists if a key belongs to another zone. A number is never given twice.
