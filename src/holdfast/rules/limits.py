@@ -791,6 +791,8 @@ BUS_WINDOW: Final = 1024
 """How far behind the highest number of a peer a message may be that came by another carrier."""
 BUS_BLOCK: Final = 1000
 """Sequence numbers that a store reserves with one write."""
+BUS_SET_BACK_SKIP: Final = 1 << 32
+"""Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
 BUS_OUTBOX_MAX: Final = 10_000
@@ -856,10 +858,10 @@ BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
 """The longest time that a capability can be good for; more is refused."""
 BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
+BUS_ADDRESSES_MAX: Final = 8
+"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes first."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
-BUS_ADDRESSES_MAX: Final = 8
-"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 BUS_MEMBERS_MAX: Final = 1024
 """The most members of a mesh without a broker, and removed keys that its list remembers."""
 BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
@@ -870,6 +872,29 @@ BUS_JOIN_MS: Final = 30 * SECOND_MS
 """How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
 BUS_INVITES_MAX: Final = 256
 """The most open invites of a mesh without a broker; another one is refused."""
+BUS_HEAD_BYTES: Final = 2 * KIB
+"""Of a payload so much is left for topic, content type and the like; the rest is for the body."""
+BUS_SIGNED_EACH_MAX: Final = 64
+"""The most messages in a parcel whose messages are signed one by one."""
+BUS_GROUP_BYTES: Final = MIB
+"""A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
+BUS_LANE_ROWS: Final = 512
+"""Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
+are left in memory."""
+BUS_LANE_BYTES: Final = 4 * MIB
+"""While messages of this size wait in memory for room on a link, no more are read."""
+BUS_REQUESTS_MAX: Final = 10_000
+"""Requests that a peer may have outstanding; one more is refused."""
+BUS_REPLIES_KEPT: Final = 4096
+"""Replies that a peer remembers, so that a request that comes again is not done again."""
+BUS_REPLY_BYTES_KEPT: Final = 16 * MIB
+"""Bytes of these replies; the oldest goes first."""
+BUS_SERVE_MAX: Final = 64
+"""Requests of one service that are handled at the same time, unless its server says otherwise."""
+BUS_INTERESTS_MAX: Final = 1024
+"""Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_SWEEP_MS: Final = 60 * SECOND_MS
+"""How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""

@@ -155,7 +155,7 @@ class MemberPeers:
         """The key of a peer that was let in under this name."""
         return self._linked.get(name)
 
-    def look_at(self, key: PeerKey, name: str, shown: Sequence[bytes]) -> CapabilityRefused | None:
+    def look_at(self, key: PeerKey, shown: Sequence[bytes]) -> CapabilityRefused | None:
         """Remembers the good ones of what a peer shows; returns what was wrong with another."""
         self._guests.pop(key, None)
         refused: CapabilityRefused | None = None
