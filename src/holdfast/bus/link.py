@@ -78,13 +78,14 @@ class PeerLink:
         connection: FrameConnection,
         greeted: Greeted,
         *,
+        number: int,
         dialled: bool,
         address: str,
         owner: LinkOwner,
         events: LinkEvents,
     ) -> None:
         self.peer, self.name, self.welcome = greeted
-        self.dialled, self.address = dialled, address
+        self.number, self.dialled, self.address = number, dialled, address
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
         self.rtt_ms: float | None = None

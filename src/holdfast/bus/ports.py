@@ -94,6 +94,9 @@ class Link(Protocol):
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
 
+    def broken(self, error: HoldfastError) -> None:
+        """The peer breaks the rules of the bus: it is told, and the link ends."""
+
     def close(self, code: str, message: str = "") -> None:
         """Says goodbye and ends the link."""
 

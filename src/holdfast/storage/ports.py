@@ -45,6 +45,7 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
@@ -501,6 +502,7 @@ class Reader(
     OutboxReader,
     InboxReader,
     BrokerPositionReader,
+    BusReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -519,6 +521,7 @@ class Transaction(
     OutboxWriter,
     InboxWriter,
     BrokerPositionWriter,
+    BusSweeper,
     Reader,
     Protocol,
 ):
