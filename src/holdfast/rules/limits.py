@@ -860,11 +860,8 @@ BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
 BUS_ADDRESSES_MAX: Final = 8
 """Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
-"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes first."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
-BUS_ADDRESSES_MAX: Final = 8
-"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 BUS_MEMBERS_MAX: Final = 1024
 """The most members of a mesh without a broker, and removed keys that its list remembers."""
 BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
