@@ -20,7 +20,7 @@ from unittest import mock
 
 from nacl.signing import SigningKey
 
-from bench._bus_sender import BODY, IN_FLIGHT
+from bench._bus_sender import BODY
 from holdfast.bus import parcel_intake
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
