@@ -828,3 +828,13 @@ class DiscoveryFailed(
     hint="peers are still reached where they were before, and at addresses that you give",
 ):
     """Peers cannot be looked for on the local network, or too much is said there."""
+
+
+class UnknownStream(
+    BusError, NotFound, code="unknown_stream", hint="open it again; what it held comes again"
+):
+    """A program acknowledges or answers on a stream of the bus that is not open."""
+
+
+class CommandFailed(BusError, Refused, code="command_failed", http_status=502):
+    """A command that handles messages or requests of the bus has failed."""

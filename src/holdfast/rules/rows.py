@@ -263,6 +263,10 @@ class ZoneRow(msgspec.Struct, frozen=True, kw_only=True):
     """Meshes of this node that the zone may read; `*` for all."""
     added_at: int
     blocked_at: int | None = None
+    addresses: tuple[str, ...] = ()
+    """host:port where the bus reached it, the latest first; candidates, which prove nothing."""
+    seen_at: int | None = None
+    """When the bus was last linked with it."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):

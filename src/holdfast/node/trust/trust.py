@@ -22,7 +22,7 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.keys import is_good, parse_card, public_key, text_of
-from holdfast.rules.limits import KEYS_OF_ZONE_MAX
+from holdfast.rules.limits import BUS_ADDRESSES_MAX, KEYS_OF_ZONE_MAX
 from holdfast.rules.rows import ZoneKey, ZoneRow
 from holdfast.service.caller import ALL_MESHES, Caller, granted
 from holdfast.storage.ports import Reader, Transaction
@@ -31,9 +31,17 @@ from holdfast.storage.ports import Reader, Transaction
 class Trust(OwnKey, Tokens):
     """The trust of one node: its own key, its tokens, and the zones that it trusts."""
 
-    def trust(self, card: str, *, reads: Iterable[str] = (), days: int | None = None) -> ZoneRow:
+    def trust(
+        self,
+        card: str,
+        *,
+        reads: Iterable[str] = (),
+        days: int | None = None,
+        at: Iterable[str] = (),
+    ) -> ZoneRow:
         """Adds the key on a card to its zone, and `reads` to the meshes that the zone may read. A
-        blocked zone is trusted again. `days` is how long this key is good for.
+        blocked zone is trusted again. `days` is how long this key is good for, `at` where the bus
+        may reach the zone: host:port.
         """
         name, key = parse_card(card)
         if name == self.name or key == public_key(self.seed()):
@@ -50,7 +58,11 @@ class Trust(OwnKey, Tokens):
             meshes = check_reads({*row.reads, *granted_now})
             return tx.zone_put(
                 msgspec.structs.replace(
-                    row, keys=_with_key(row, fresh, now), reads=meshes, blocked_at=None
+                    row,
+                    keys=_with_key(row, fresh, now),
+                    reads=meshes,
+                    blocked_at=None,
+                    addresses=with_addresses(row.addresses, at),
                 )
             )
 
@@ -109,6 +121,11 @@ class Trust(OwnKey, Tokens):
         check_zone_key(row, name, key, self._engine.ctx.now_ms())
         assert row is not None
         return Caller("zone", name, granted(row.reads))
+
+
+def with_addresses(known: tuple[str, ...], latest: Iterable[str]) -> tuple[str, ...]:
+    """The addresses of a zone with the latest ones first; the oldest make room."""
+    return tuple(dict.fromkeys((*latest, *known)))[:BUS_ADDRESSES_MAX]
 
 
 def check_zone_key(row: ZoneRow | None, name: str, key: bytes, now_ms: int) -> None:

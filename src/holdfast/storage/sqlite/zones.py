@@ -11,7 +11,7 @@ from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.sqlite.columns import FILTER, FLAG, NAMES, RowColumns
 
-_ZONE = RowColumns("zone", ZoneRow, without=("keys",), reads=NAMES)
+_ZONE = RowColumns("zone", ZoneRow, without=("keys",), reads=NAMES, addresses=NAMES)
 _KEY = RowColumns("zone_key", ZoneKey)
 _TOKEN = RowColumns("token", TokenRow, reads=NAMES)
 _LINK = RowColumns("link", LinkRow, filter=FILTER, paused=FLAG)

@@ -34,8 +34,9 @@ _filter = msgspec.json.Decoder(Filter)
 def is_valid(fields: Fields) -> bool:
     """Whether a row can be what it says."""
     try:
-        if "reads" in fields:
-            _names.decode(fields["reads"])
+        for name in ("reads", "addresses"):
+            if name in fields:
+                _names.decode(fields[name])
         if "filter" in fields:
             _filter.decode(fields["filter"]).check()
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, HoldfastError):

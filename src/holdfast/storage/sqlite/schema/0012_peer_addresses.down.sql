@@ -1,0 +1,2 @@
+ALTER TABLE zone DROP COLUMN seen_at;
+ALTER TABLE zone DROP COLUMN addresses;
