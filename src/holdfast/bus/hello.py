@@ -19,6 +19,7 @@ from holdfast.bus.frame_connection import FrameConnection
 from holdfast.bus.ports import LinkEvents
 from holdfast.protocol.bus_frames import (
     PROTOCOL_VERSION,
+    WELCOME_BYTES_MAX,
     FrameKind,
     GoodbyeFrame,
     HelloFrame,
@@ -83,6 +84,7 @@ class Greeter:
         transcript = _transcript(connection, client=mine, server=theirs)
         await _check(connection, "server", theirs.key, transcript)
         welcome = await self._events.welcome(theirs.key)
+        connection.expect_bodies_of(WELCOME_BYTES_MAX)
         settle(theirs.key)
         self._prove(connection, "client", transcript)
         _tell(connection, FrameKind.WELCOME, welcome)
@@ -103,8 +105,9 @@ class Greeter:
         transcript = _transcript(connection, client=theirs, server=mine)
         self._prove(connection, "server", transcript)
         await _check(connection, "client", theirs.key, transcript)
-        said = await _read(connection, FrameKind.WELCOME, WelcomeFrame)
         welcome = await self._events.welcome(theirs.key)
+        connection.expect_bodies_of(WELCOME_BYTES_MAX)
+        said = await _read(connection, FrameKind.WELCOME, WelcomeFrame)
         name = await self._events.admit(theirs.key, said)
         await let_in(theirs.key)
         _tell(connection, FrameKind.WELCOME, welcome)

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from holdfast.bus.received import (
+    BusReply,
     PublishReceipt,
     ReceivedMessage,
     ReceivedRequest,
-    BusReply,
     SendReceipt,
 )
 from holdfast.node.bus.standing import BusStanding
@@ -71,9 +71,7 @@ class BusApi(Protocol):
         timeout_ms: int,
         id: str | None,
     ) -> BusReply: ...
-    def subscribe(
-        self, pattern: str, *, buffer: int, durable: bool, manual: bool
-    ) -> Messages: ...
+    def subscribe(self, pattern: str, *, buffer: int, durable: bool, manual: bool) -> Messages: ...
     async def serve(self, service: str, handler: Handler, *, most: int) -> Served: ...
     async def ping(self, peer: str) -> float: ...
     async def standing(self) -> BusStanding: ...

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import msgspec
-
 from holdfast.bus.ports import Peer
 from holdfast.node.bus.standing import PeerStanding
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.trust.trust import check_zone_key, with_addresses
+from holdfast.node.trust.trust import check_zone_key
+from holdfast.node.trust.whereabouts import addresses_of, last_seen, note_addresses, trust_word
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import ZoneNotTrusted
 from holdfast.rules.keys import is_good, text_of
 from holdfast.rules.limits import BUS_SEEN_MS
 from holdfast.rules.outbox import OutboxState, is_peer_lane, peer_of
 from holdfast.rules.rows import ZoneRow
-from holdfast.storage.ports import Transaction, Work
+from holdfast.storage.ports import Reader, Work
 
 NO_ADDRESSES: Mapping[str, tuple[str, ...]] = {}
 _WAITING = (OutboxState.PENDING.value, OutboxState.INFLIGHT.value)
@@ -77,26 +76,18 @@ class TrustDirectory:
         """The peer was reached there. Nothing is written if that was known a moment ago."""
         now = self._engine.ctx.now_ms()
 
-        def is_news(row: ZoneRow | None) -> bool:
-            return row is not None and (
-                row.addresses[:1] != (address,)
-                or row.seen_at is None
+        def is_news(tx: Reader) -> bool:
+            row = tx.bus_address_get(key)
+            return tx.zone_of_key(key) is not None and (
+                row is None
+                or row.addresses[:1] != (address,)
                 or not 0 <= now - row.seen_at < BUS_SEEN_MS
             )
 
-        def work(tx: Transaction) -> None:
-            row = tx.zone_of_key(key)
-            if row is not None:
-                tx.zone_put(
-                    msgspec.structs.replace(
-                        row, addresses=with_addresses(row.addresses, [address]), seen_at=now
-                    )
-                )
+        if self._engine.read("bus.peer", is_news):
+            await self._write("bus.seen", lambda tx: note_addresses(tx, key, [address], now))
 
-        if is_news(self._engine.read("bus.peer", lambda tx: tx.zone_of_key(key))):
-            await self._write("bus.seen", work)
-
-    def capabilities(self) -> Sequence[bytes]:
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
         return ()
 
     def waiting(self) -> dict[str, int]:
@@ -111,15 +102,19 @@ class TrustDirectory:
     def standings(self) -> list[PeerStanding]:
         """The zones as people see them, without their links."""
         now = self._engine.ctx.now_ms()
-        return [
-            PeerStanding(
-                peer=row.name,
-                trust=_trust(row, now),
-                address=next(iter((*row.addresses, *self.static.get(row.name, ()))), None),
-                seen_at=row.seen_at,
-            )
-            for row in self._engine.read("bus.peers", lambda tx: tx.zone_list())
-        ]
+
+        def read(tx: Reader) -> list[PeerStanding]:
+            return [
+                PeerStanding(
+                    peer=row.name,
+                    trust=trust_word(row, now),
+                    address=next(iter(self._addresses(tx, row)), None),
+                    seen_at=last_seen(tx, row),
+                )
+                for row in tx.zone_list()
+            ]
+
+        return self._engine.read("bus.peers", read)
 
     def _peer(self, row: ZoneRow) -> Peer | None:
         """The zone as a peer; None if it may not speak with us now."""
@@ -127,16 +122,11 @@ class TrustDirectory:
         keys = tuple(known.key for known in row.keys if is_good(known, now))
         if row.blocked_at is not None or not keys:
             return None
-        addresses = (*row.addresses, *self.static.get(row.name, ()))
-        return Peer(
-            name=row.name, keys=keys, addresses=tuple(dict.fromkeys(addresses)), meshes=row.reads
-        )
+        addresses = self._engine.read("bus.peer", lambda tx: self._addresses(tx, row))
+        return Peer(name=row.name, keys=keys, addresses=addresses, meshes=row.reads)
 
-
-def _trust(row: ZoneRow, now_ms: int) -> str:
-    if row.blocked_at is not None:
-        return "blocked"
-    return "trusted" if any(is_good(key, now_ms) for key in row.keys) else "expired"
+    def _addresses(self, tx: Reader, row: ZoneRow) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*addresses_of(tx, row), *self.static.get(row.name, ()))))
 
 
 def _is(peer: Peer, name: str) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from holdfast.bus.bus import Bus
 from holdfast.bus.ports import DiscoveryStatus
 from holdfast.bus.received import (
+    BusReply,
     PublishReceipt,
     ReceivedRequest,
-    BusReply,
     SendReceipt,
 )
 from holdfast.bus.status import PeerStatus
@@ -22,7 +22,6 @@ from holdfast.node.bus.documents import BusReplyGiven
 from holdfast.node.bus.standing import BusStanding, PeerStanding
 from holdfast.rules.errors import RequestRefused
 from holdfast.rules.ids import parse_id
-
 
 
 class LocalBus:

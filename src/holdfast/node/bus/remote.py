@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast.bus.received import (
+    BusReply,
     PublishReceipt,
     ReceivedMessage,
     ReceivedRequest,
-    BusReply,
     SendReceipt,
 )
 from holdfast.node.bus import documents
@@ -128,9 +128,7 @@ class RemoteBus:
 
     # --- how it asks ---------------------------------------------------------------------------
 
-    async def _post(
-        self, verb: str, asked: msgspec.Struct, kind: type[T], wait_ms: int = 0
-    ) -> T:
+    async def _post(self, verb: str, asked: msgspec.Struct, kind: type[T], wait_ms: int = 0) -> T:
         return await self.call("POST", f"/v1/bus/{verb}", asked, kind, wait_ms)
 
     async def call(
@@ -326,7 +324,9 @@ class RemoteService:
         )
         request = ReceivedRequest(message, call.sender, bytes_of(call.key, KEY_BYTES), 0)
         try:
-            given = documents.BusReplyGiven(call=call.call, **_content(await self._handler(request)))
+            given = documents.BusReplyGiven(
+                call=call.call, **_content(await self._handler(request))
+            )
         except HoldfastError as error:
             given = documents.BusReplyGiven(call=call.call, code=error.code, message=error.message)
         except Exception as error:

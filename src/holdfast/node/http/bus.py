@@ -110,9 +110,7 @@ async def _publish(call: NodeRequest) -> Response:
             id=asked.id,
         ),
     )
-    return call.answer(
-        documents.BusPublished(id_text(done.id), done.peers, done.kept, done.missed)
-    )
+    return call.answer(documents.BusPublished(id_text(done.id), done.peers, done.kept, done.missed))
 
 
 @routes.post(

@@ -19,10 +19,10 @@ from holdfast.rules.limits import BUS_BUFFER, BUS_REQUEST_MS, BUS_RESOLVE_MS, BU
 
 if TYPE_CHECKING:
     from holdfast.bus.received import (
+        BusReply,
         PublishReceipt,
         ReceivedMessage,
         ReceivedRequest,
-        BusReply,
         SendReceipt,
     )
     from holdfast.node.bus.api import BusApi, Messages, Served

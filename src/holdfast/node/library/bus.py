@@ -106,9 +106,7 @@ class NodeBus:
 class MessageFeed:
     """Messages, one after the other. Enter it with `with`."""
 
-    def __init__(
-        self, thread: LoopThread, opened: AbstractAsyncContextManager[Messages]
-    ) -> None:
+    def __init__(self, thread: LoopThread, opened: AbstractAsyncContextManager[Messages]) -> None:
         self._thread, self._opened = thread, opened
         self._messages: Messages | None = None
 

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.node.trust.tokens import Tokens, check_reads, expiry_of
+from holdfast.node.trust.whereabouts import note_addresses
 from holdfast.rules.errors import (
     BadInput,
     KeyExpired,
@@ -22,7 +23,7 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.keys import is_good, parse_card, public_key, text_of
-from holdfast.rules.limits import BUS_ADDRESSES_MAX, KEYS_OF_ZONE_MAX
+from holdfast.rules.limits import KEYS_OF_ZONE_MAX
 from holdfast.rules.rows import ZoneKey, ZoneRow
 from holdfast.service.caller import ALL_MESHES, Caller, granted
 from holdfast.storage.ports import Reader, Transaction
@@ -49,20 +50,19 @@ class Trust(OwnKey, Tokens):
                 "that is the card of this node itself, or of one with its name or key",
                 hint="give the card of the other node; every node needs a name of its own",
             )
-        granted_now = check_reads(reads)
+        granted_now, places = check_reads(reads), tuple(at)
         now = self._engine.ctx.now_ms()
         fresh = ZoneKey(key=key, added_at=now, expires_at=expiry_of(now, days))
 
         def work(tx: Transaction) -> ZoneRow:
             row = tx.zone_get(name) or ZoneRow(name=name, added_at=now)
             meshes = check_reads({*row.reads, *granted_now})
+            if places:
+                # Never reached there yet, so it was not seen.
+                note_addresses(tx, key, places, 0)
             return tx.zone_put(
                 msgspec.structs.replace(
-                    row,
-                    keys=_with_key(row, fresh, now),
-                    reads=meshes,
-                    blocked_at=None,
-                    addresses=with_addresses(row.addresses, at),
+                    row, keys=_with_key(row, fresh, now), reads=meshes, blocked_at=None
                 )
             )
 
@@ -121,11 +121,6 @@ class Trust(OwnKey, Tokens):
         check_zone_key(row, name, key, self._engine.ctx.now_ms())
         assert row is not None
         return Caller("zone", name, granted(row.reads))
-
-
-def with_addresses(known: tuple[str, ...], latest: Iterable[str]) -> tuple[str, ...]:
-    """The addresses of a zone with the latest ones first; the oldest make room."""
-    return tuple(dict.fromkeys((*latest, *known)))[:BUS_ADDRESSES_MAX]
 
 
 def check_zone_key(row: ZoneRow | None, name: str, key: bytes, now_ms: int) -> None:

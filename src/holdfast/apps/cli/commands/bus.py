@@ -221,9 +221,11 @@ def status(session: CommandSession) -> None:
         if session.as_json:
             session.show(document)
             return
-        tables.card(document, "name card pid listening discovery waiting".split())
+        tables.card(document, ["name", "card", "pid", "listening", "discovery", "waiting"])
         peers = document["peers"]
-        if not tables.table(peers, "peer link address rtt_ms waiting sent received refused".split()):
+        if not tables.table(
+            peers, ["peer", "link", "address", "rtt_ms", "waiting", "sent", "received", "refused"]
+        ):
             session.talk("no peer is trusted; trust one with: holdfast peer trust CARD")
 
 

@@ -20,6 +20,7 @@ from holdfast.apps.cli.declare import FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.trust.trust import Trust
+from holdfast.node.trust.whereabouts import addresses_of, last_seen
 from holdfast.rules.keys import is_good, split_card, text_of
 from holdfast.rules.rows import ZoneRow
 from holdfast.storage.files.home import HomePaths
@@ -82,9 +83,8 @@ def ping(session: CommandSession, name: str) -> None:
 def zones(session: CommandSession) -> None:
     """List the zones that this node trusts or has blocked: their keys, and what they may read."""
     with trusting(session) as (node, trust):
-        now = node._engine.ctx.now_ms()
         session.rows(
-            (_zone(row, now) for row in trust.zones()),
+            (_zone(node, row) for row in trust.zones()),
             "zone trust keys reads addresses added_at blocked_at",
             empty="no zone is trusted; trust one with: holdfast peer trust CARD",
         )
@@ -198,7 +198,6 @@ def _everybody(
     node: Node, trust: Trust, slugs: list[str], *, zones: bool
 ) -> Iterator[dict[str, Any]]:
     """One row for each peer, by name."""
-    now = node._engine.ctx.now_ms()
     rows: dict[str, dict[str, Any]] = {}
     for slug in slugs:
         for found in node.mesh(slug).peers():
@@ -211,9 +210,9 @@ def _everybody(
         if not zones and zone.name not in rows:
             continue
         row = rows.setdefault(zone.name, _peer(zone.name))
-        state = _zone(zone, now)
-        row.update(trust=state["trust"], address=next(iter(zone.addresses), None))
-        row["last_seen_at"] = max(zone.seen_at or 0, row["last_seen_at"] or 0) or None
+        state = _zone(node, zone)
+        row.update(trust=state["trust"], address=next(iter(state["addresses"]), None))
+        row["last_seen_at"] = max(state["seen_at"] or 0, row["last_seen_at"] or 0) or None
     for name, standing in linked.items():
         if name in rows:
             seen = max(standing.pop("seen_at") or 0, rows[name]["last_seen_at"] or 0) or None
@@ -237,10 +236,12 @@ def _peer(name: str) -> dict[str, Any]:
 
 
 def _show(session: CommandSession, node: Node, row: ZoneRow) -> None:
-    session.show(_zone(row, node._engine.ctx.now_ms()), f"{row.name}\n")
+    session.show(_zone(node, row), f"{row.name}\n")
 
 
-def _zone(row: ZoneRow, now_ms: int) -> dict[str, Any]:
+def _zone(node: Node, row: ZoneRow) -> dict[str, Any]:
+    now_ms = node._engine.ctx.now_ms()
+    where = node._engine.read("peer.zone", lambda tx: (addresses_of(tx, row), last_seen(tx, row)))
     good = [key for key in row.keys if is_good(key, now_ms)]
     state = "trusted" if good else "expired" if row.keys else "no key"
     return {
@@ -250,8 +251,8 @@ def _zone(row: ZoneRow, now_ms: int) -> dict[str, Any]:
         "reads": list(row.reads),
         "added_at": row.added_at,
         "blocked_at": row.blocked_at,
-        "addresses": list(row.addresses),
-        "seen_at": row.seen_at,
+        "addresses": list(where[0]),
+        "seen_at": where[1],
         "all_keys": [
             {"key": text_of(key.key), "added_at": key.added_at, "expires_at": key.expires_at}
             for key in row.keys

@@ -1,2 +1,0 @@
-ALTER TABLE zone DROP COLUMN seen_at;
-ALTER TABLE zone DROP COLUMN addresses;
