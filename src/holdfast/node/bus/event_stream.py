@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from holdfast.protocol.log_wire import JSON
 from holdfast.rules.errors import BadAnswer, HoldfastError, Unreachable
 from holdfast.rules.limits import BODY_BYTES_MAX, HEARTBEAT_MS
 from holdfast.transport.http_client import Client
+from holdfast.transport.remote_errors import error_of
 
-_PATIENCE_MS = 4 * HEARTBEAT_MS
+_PATIENCE_MS: Final = 4 * HEARTBEAT_MS
+_ENDED: Final = 503
+"""The status of an error whose code is not known here."""
 
 
 class StreamEvent(NamedTuple):
@@ -40,7 +44,9 @@ class EventStream:
         self._thread.start()
 
     async def next(self) -> StreamEvent:
-        """The next event. Raises what the daemon answered, or Unreachable when the stream ends."""
+        """The next event. Raises what the daemon answered, the error by which it ends the stream,
+        or Unreachable when it just ends.
+        """
         if self._ended:
             raise Unreachable("the stream of the daemon has ended")
         if self._next is None:
@@ -49,11 +55,16 @@ class EventStream:
         # A caller that is cancelled loses nothing: the event stays for the next call.
         event = await asyncio.shield(self._next)
         self._next = None
+        if event.kind == "error":
+            self.close()
+            raise error_of(_ENDED, JSON, event.data, "the daemon")
         return event
 
     def close(self) -> None:
         """Ends the stream; the daemon notices at once."""
         self._ended = True
+        if self._next is not None:
+            self._next.cancel()
         self._client.abort()
         self._turn.release()
 
@@ -69,7 +80,7 @@ class EventStream:
             self._turn.acquire()
             self._tell(None, error)
         finally:
-            self._client.abort()
+            self._client.close()
 
     def _tell(self, event: StreamEvent | None, error: HoldfastError | None) -> None:
         def tell() -> None:

@@ -20,7 +20,7 @@ from holdfast.node.bus.api import Handler
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
 from holdfast.node.bus.standing import BusStanding, PeerStanding
-from holdfast.rules.errors import RequestRefused
+from holdfast.rules.errors import HandlerRefused
 from holdfast.rules.ids import parse_id
 
 
@@ -149,9 +149,7 @@ def answered_by(
     async def answer(request: ReceivedRequest) -> bytes:
         given = await ask(request)
         if given.code:
-            refused = RequestRefused(given.message or given.code)
-            refused.code = given.code
-            raise refused
+            raise HandlerRefused(given.message, code=given.code)
         return given.content
 
     return answer

@@ -8,7 +8,9 @@ connection, and the daemon then cancels what it did for it.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
+from contextlib import closing, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -22,19 +24,22 @@ from holdfast.bus.received import (
     ReceivedRequest,
     SendReceipt,
 )
+from holdfast.bus.serving import FAILED, told_code
 from holdfast.node.bus import documents
 from holdfast.node.bus.api import Handler
 from holdfast.node.bus.documents import content_fields
 from holdfast.node.bus.event_stream import EventStream
 from holdfast.node.bus.standing import BusStanding
 from holdfast.rules.bus.message import BusMessage, MessageKind
-from holdfast.rules.errors import BadAnswer, BusClosed, HoldfastError, NoDaemon, Unreachable
+from holdfast.rules.destinations import check_priority
+from holdfast.rules.errors import BadAnswer, HoldfastError, NoDaemon, Unreachable
 from holdfast.rules.ids import parse_id
 from holdfast.rules.keys import KEY_BYTES, bytes_of
 from holdfast.rules.limits import BODY_BYTES_MAX, BUS_REPLY_MARGIN_MS, LINK_READ_MS_MAX
 from holdfast.transport.http_client import Client
 
 T = TypeVar("T")
+log = logging.getLogger("holdfast")
 
 
 class RemoteBus:
@@ -139,17 +144,19 @@ class RemoteBus:
         body = None if asked is None else msgspec.json.encode(asked)
 
         def work() -> T:
-            answer = client.call(method, path, body=body, bytes_max=2 * BODY_BYTES_MAX)
-            return answer.json(kind)
+            with closing(client):
+                answer = client.call(method, path, body=body, bytes_max=2 * BODY_BYTES_MAX)
+                return answer.json(kind)
 
         try:
             return await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            client.abort()
+            raise
         except Unreachable as error:
             if type(error) is not Unreachable:
                 raise  # what the bus says of a peer
             raise NoDaemon(f"the daemon that holds the bus is gone: {error.message}") from error
-        finally:
-            client.abort()
 
     def stream(self, path: str) -> EventStream:
         return EventStream(self._address, path)
@@ -201,8 +208,6 @@ class RemoteMessages:
             event = await stream.next()
             if event.kind == "message":
                 break
-            if event.kind == "error":
-                raise BusClosed("the daemon has ended the subscription")
         mail = _decode(event.data, documents.BusMail)
         message = BusMessage(
             id=parse_id(mail.id),
@@ -210,7 +215,7 @@ class RemoteMessages:
             topic=mail.topic,
             body=_bytes(mail),
             content_type=mail.content_type,
-            priority=mail.priority,
+            priority=check_priority(mail.priority),
         )
         found = ReceivedMessage(
             message,
@@ -307,11 +312,14 @@ class RemoteService:
                 call = _decode(event.data, documents.BusCall)
                 task = asyncio.get_running_loop().create_task(self._answer(call))
                 self._calls[call.call] = task
-                task.add_done_callback(lambda _, number=call.call: self._calls.pop(number, None))
+                task.add_done_callback(partial(self._answered, call.call))
             elif event.kind == "cancel":
                 task_of = self._calls.get(_decode(event.data, documents.BusCallEnded).call)
                 if task_of is not None:
                     task_of.cancel()
+
+    def _answered(self, number: int, task: asyncio.Task[None]) -> None:
+        self._calls.pop(number, None)
 
     async def _answer(self, call: documents.BusCall) -> None:
         message = BusMessage(
@@ -324,16 +332,15 @@ class RemoteService:
         )
         request = ReceivedRequest(message, call.sender, bytes_of(call.key, KEY_BYTES), 0)
         try:
-            given = documents.BusReplyGiven(
-                call=call.call, **_content(await self._handler(request))
-            )
+            content = _content(await self._handler(request))
+            given = documents.BusReplyGiven(call=call.call, **content)
         except HoldfastError as error:
-            given = documents.BusReplyGiven(call=call.call, code=error.code, message=error.message)
+            code = told_code(error)
+            given = documents.BusReplyGiven(call=call.call, code=code, message=error.message)
         except Exception as error:
-            # Nothing of the exception but its name: its text may hold what is secret.
-            given = documents.BusReplyGiven(
-                call=call.call, code="failed", message=type(error).__name__
-            )
+            # What it was stays here: its text may hold what is secret.
+            log.error("the handler of %s failed", call.service, exc_info=error)
+            given = documents.BusReplyGiven(call=call.call, code=FAILED)
         path = f"/v1/bus/requests/{quote(self._name)}/reply"
         with suppress(HoldfastError):  # the daemon is gone: the asker learns it by its link
             await self._bus.call("POST", path, given, documents.BusTaken)

@@ -1,10 +1,11 @@
 """The daemon: it opens one home for as long as the process lives, and serves it.
 
 To start, it takes the lock that says which process serves this home, opens it, binds the listeners,
-starts the links, the syncs and the bus, and reports that it is ready. It ends in reverse order, so that it begins nothing
-that it cannot finish: no more calls, answers for waiting calls, no more pulling, no more upkeep,
-then it waits for the writer and closes the home. All of it has ten seconds; what has not ended by
-then is left as a crash would leave it, and the next start repairs that.
+starts the links, the syncs and the bus, and reports that it is ready. It ends in reverse order, so
+that it begins nothing that it cannot finish: no more calls, answers for waiting calls, no more
+messages, no more pulling, no more upkeep, then it waits for the writer and closes the home. All of
+it has ten seconds; what has not ended by then is left as a crash would leave it, and the next start
+repairs that.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from holdfast.rules.errors import (
     BusClosed,
     BusStoreFailed,
     HoldfastError,
+    MessageRefused,
     NoResponder,
     PeerUnreachable,
     RequestCancelled,
@@ -62,7 +63,7 @@ routes = Routes()
     "/v1/bus/send",
     request=documents.BusSend,
     answers={200: documents.BusSent},
-    errors=(UnknownPeer, PeerUnreachable, *_ANY_CALL),
+    errors=(UnknownPeer, PeerUnreachable, MessageRefused, RequestCancelled, *_ANY_CALL),
     example="""-d '{"to":"bo","body":"it is done"}'""",
     local_only=True,
 )
@@ -91,7 +92,7 @@ async def _send(call: NodeRequest) -> Response:
     "/v1/bus/publish",
     request=documents.BusPublish,
     answers={200: documents.BusPublished},
-    errors=_ANY_CALL,
+    errors=(RequestCancelled, *_ANY_CALL),
     example="""-d '{"topic":"builds.linux","body":"green"}'""",
     local_only=True,
 )
@@ -119,7 +120,7 @@ async def _publish(call: NodeRequest) -> Response:
     answers={200: documents.BusAnswer},
     errors=(
         *(UnknownPeer, PeerUnreachable, NoResponder, RequestTimedOut, RequestRefused),
-        *(RequestCancelled, *_ANY_CALL),
+        *(RequestCancelled, MessageRefused, *_ANY_CALL),
     ),
     example="""-d '{"to":"bo","service":"resize","body":"cat.png"}'""",
     local_only=True,
@@ -154,7 +155,7 @@ async def _request(call: NodeRequest) -> Response:
     "/v1/bus/ping",
     request=documents.BusPing,
     answers={200: documents.BusPong},
-    errors=(UnknownPeer, PeerUnreachable, *_ANY_CALL),
+    errors=(UnknownPeer, PeerUnreachable, RequestCancelled, *_ANY_CALL),
     example="""-d '{"peer":"bo"}'""",
     local_only=True,
 )

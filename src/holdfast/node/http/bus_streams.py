@@ -95,6 +95,7 @@ class RequestStream:
             content_type=request.content_type,
             timeout_ms=request.remaining_ms,
         )
+        answer: asyncio.Future[documents.BusReplyGiven]
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         self._tell(event("request", call))
         try:

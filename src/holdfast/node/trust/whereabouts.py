@@ -1,4 +1,4 @@
-"""Where the bus reaches a zone: by key, the latest address first. Hints: the key of the hello decides.
+"""Where the bus reaches a zone, by its keys. These are hints: the key of the hello decides.
 
 The same rows hold where members of meshes were reached, who may be no zones.
 """

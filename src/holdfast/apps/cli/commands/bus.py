@@ -24,7 +24,7 @@ from holdfast.apps.cli.times import parse_span
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.errors import BadInput, CommandFailed
 from holdfast.rules.ids import id_text
-from holdfast.rules.limits import BUS_PAYLOAD_BYTES_MAX
+from holdfast.rules.limits import BUS_PAYLOAD_BYTES_MAX, BUS_REQUEST_MS, BUS_RESOLVE_MS
 
 if TYPE_CHECKING:
     from holdfast.bus.received import ReceivedMessage
@@ -77,7 +77,7 @@ def send(
     source: str | None,
     ttl: str | None,
     wait: str | None,
-    **options: str,
+    **options: Any,
 ) -> None:
     """Send a message to the peer TO. A BODY of - reads stdin.
 
@@ -85,10 +85,15 @@ def send(
     and goes when the peer appears. Either way it arrives once.
     """
     content = content_of(body, source)
-    given = {"ttl_ms": _span(ttl), "wait_ms": _span(wait)}
-    given = {name: value for name, value in given.items() if value is not None}
     with open_bus(session) as bus:
-        sent = bus.send(to, content, id=session.id, **options, **given)
+        sent = bus.send(
+            to,
+            content,
+            id=session.id,
+            ttl_ms=None if ttl is None else parse_span(ttl),
+            wait_ms=BUS_RESOLVE_MS if wait is None else parse_span(wait),
+            **options,
+        )
         session.wrote({"id": session.id, "to": to, "state": sent.state}, f"{sent.state} for {to}")
         if sent.state == "spooled":
             session.talk("it waits in the outbox: holdfast outbox list")
@@ -135,11 +140,16 @@ def request(
     TO may be `any`: whoever serves it. Ctrl-C cancels the work on the other side too.
     """
     content = b"" if body is None and source is None else content_of(body, source)
-    given = {} if timeout is None else {"timeout_ms": _span(timeout)}
+    timeout_ms = BUS_REQUEST_MS if timeout is None else parse_span(timeout)
     with open_bus(session) as bus:
         whom = None if to == "any" else to
         reply = bus.request(
-            whom, service, content, id=session.id, content_type=content_type, **given
+            whom,
+            service,
+            content,
+            id=session.id,
+            content_type=content_type,
+            timeout_ms=timeout_ms,
         )
         if session.as_json:
             fields = contents.as_text(reply.body)
@@ -243,10 +253,6 @@ def content_of(body: str | None, source: str | None) -> bytes | str:
             return file.read(BUS_PAYLOAD_BYTES_MAX + 1)
     assert body is not None
     return sys.stdin.buffer.read(BUS_PAYLOAD_BYTES_MAX + 1) if body == inputs.STDIN else body
-
-
-def _span(text: str | None) -> int | None:
-    return None if text is None else parse_span(text)
 
 
 def _say_listening(session: CommandSession, bus: NodeBus) -> None:
