@@ -860,6 +860,7 @@ BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
 BUS_ADDRESSES_MAX: Final = 8
 """Addresses that a node remembers and tries of a peer; the one that was good longest ago goes."""
+"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
 BUS_MEMBERS_MAX: Final = 1024
