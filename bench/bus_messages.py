@@ -1,7 +1,7 @@
 """Messages of the peer bus, against what they are made of.
 
-The receiver is this process, the sender another one; what is compared ran in the same minute. CPU is
-compared, because the cores are shared: that of bare signatures, of a bare TLS echo, of the same
+The receiver is this process, the sender another one; what is compared ran in the same minute. CPU
+is compared, because the cores are shared: that of bare signatures, of a bare TLS echo, of the same
 parcels without a signature.
 """
 
@@ -77,7 +77,7 @@ async def _received(folder: Path) -> list[tuple[str, float, str]]:
             verify = bare_us()[1]
             each[kind].append(verify / await receive_us(stores[0], "each"))
             signed = await receive_us(stores[1], "batch")
-            with mock.patch.object(parcel_intake, "check_signature", lambda parcel: None):
+            with mock.patch.object(parcel_intake, "check_signature", return_value=None):
                 unsigned = await receive_us(stores[2], "batch")
             batch[kind].append(unsigned / signed)
             for store in stores:
