@@ -54,6 +54,10 @@ _END_S = 2 * BUS_CLOSE_MS_MAX / SECOND_MS
 _Unit = TaskUnit[DialState, Dial]
 
 
+def _ignore_key(key: PeerKey) -> None:
+    pass
+
+
 class BusLinks:
     """All links of one peer. Belongs to the loop's thread."""
 
@@ -66,7 +70,10 @@ class BusLinks:
         random: Callable[[int], bytes],
         jitter: Callable[[], float],
         now_ms: Callable[[], int],
+        missed: Callable[[PeerKey], None] = _ignore_key,
     ) -> None:
+        """`missed` gets the keys of a peer that was at none of its addresses."""
+        self._missed = missed
         self._greeter = Greeter(seed, events, random)
         self.key = self._greeter.key
         self._net, self._events, self._jitter, self._now_ms = net, events, jitter, now_ms
@@ -204,6 +211,10 @@ class BusLinks:
                 self._settled.pop(peer).set_result(None)
             if link is None:
                 connection.abort()
+
+    def missed(self, keys: Collection[PeerKey]) -> None:
+        for key in keys:
+            self._missed(key)
 
     # --- which connection becomes the link -----------------------------------------------------
 

@@ -145,6 +145,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was reached last, and where people say it is."""
     meshes: tuple[str, ...] = ()
     """What it may read here; `*` for everything."""
+    scopes: tuple[str, ...] | None = None
+    """The only things that it may ask for and publish (`rules/bus/scope.py`); None: no limit."""
 
 
 class PeerDirectory(Protocol):
@@ -161,8 +163,8 @@ class PeerDirectory(Protocol):
     async def note_address(self, key: PeerKey, address: str) -> None:
         """It was reached there."""
 
-    def capabilities(self) -> Sequence[bytes]:
-        """What we show others."""
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
+        """What we show a peer."""
 
 
 FoundPeer = Callable[[PeerKey, Sequence[str]], None]

@@ -791,6 +791,8 @@ BUS_WINDOW: Final = 1024
 """How far behind the highest number of a peer a message may be that came by another carrier."""
 BUS_BLOCK: Final = 1000
 """Sequence numbers that a store reserves with one write."""
+BUS_SET_BACK_SKIP: Final = 1 << 32
+"""Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
 BUS_OUTBOX_MAX: Final = 10_000
@@ -856,14 +858,51 @@ BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
 """The longest time that a capability can be good for; more is refused."""
 BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
+BUS_ADDRESSES_MAX: Final = 8
+"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes."""
+"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
-BUS_ADDRESSES_MAX: Final = 8
-"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
+BUS_MEMBERS_MAX: Final = 1024
+"""The most members of a mesh without a broker, and removed keys that its list remembers."""
+BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
+"""The largest list of the members of a mesh without a broker; a larger one is refused."""
+BUS_CAPABILITIES_SHOWN_MAX: Final = 16
+"""The most capabilities of a peer that are looked at when it connects; the rest is not."""
+BUS_JOIN_MS: Final = 30 * SECOND_MS
+"""How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
+BUS_INVITES_MAX: Final = 256
+"""The most open invites of a mesh without a broker; another one is refused."""
+BUS_HEAD_BYTES: Final = 2 * KIB
+"""Of a payload so much is left for topic, content type and the like; the rest is for the body."""
+BUS_SIGNED_EACH_MAX: Final = 64
+"""The most messages in a parcel whose messages are signed one by one."""
+BUS_GROUP_BYTES: Final = MIB
+"""A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
+BUS_LANE_ROWS: Final = 512
+"""Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
+are left in memory."""
+BUS_LANE_BYTES: Final = 4 * MIB
+"""While messages of this size wait in memory for room on a link, no more are read."""
+BUS_REQUESTS_MAX: Final = 10_000
+"""Requests that a peer may have outstanding; one more is refused."""
+BUS_REPLIES_KEPT: Final = 4096
+"""Replies that a peer remembers, so that a request that comes again is not done again."""
+BUS_REPLY_BYTES_KEPT: Final = 16 * MIB
+"""Bytes of these replies; the oldest goes first."""
+BUS_SERVE_MAX: Final = 64
+"""Requests of one service that are handled at the same time, unless its server says otherwise."""
+BUS_INTERESTS_MAX: Final = 1024
+"""Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ACK_MS: Final = 5
+"""How long something that nobody waits for may wait for others to go with: the acknowledgement of
+a request, or the word to the store that a message is done with."""
+BUS_SWEEP_MS: Final = 60 * SECOND_MS
+"""How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
-BUS_RESOLVES_MAX: Final = 2
+BUS_RESOLVES_MAX: Final = 8
 """How often in a row the address of one peer is looked up."""
 BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
 """After that it is looked up once in this time, whatever is heard of it."""
@@ -874,7 +913,9 @@ BUS_RESOLVING_MS: Final = 3 * SECOND_MS
 BUS_CANDIDATES_MAX: Final = 16
 """Addresses of one peer that are announced or dialled."""
 BUS_BROWSE_MS: Final = 10 * SECOND_MS
-"""The local network is asked at most so often for peers that cannot be reached."""
+"""After this time the local network is asked again for peers that nothing was heard of."""
+BUS_BROWSE_MS_MAX: Final = 300 * SECOND_MS
+"""The time doubles with each question, up to this."""
 BUS_RECORDS_MAX: Final = 20_000
 """Records of mDNS that a node listens to in a span; then it stops listening for a while."""
 BUS_RECORDS_MS: Final = 10 * SECOND_MS
@@ -885,3 +926,11 @@ BUS_INTERFACES_MS: Final = 5 * SECOND_MS
 """How often a machine's addresses are looked at where the system does not tell of changes."""
 BUS_SETTLE_MS: Final = 200
 """Changes of addresses that come within this time are taken together."""
+BUS_HOLD_MS: Final = 3 * SECOND_MS
+"""How long a process waits for another one that holds the bus of the same home."""
+BUS_SEEN_MS: Final = 60 * SECOND_MS
+"""How often a node notes at most that a peer was reached where it was reached before."""
+BUS_REPLY_MARGIN_MS: Final = 5 * SECOND_MS
+"""How much longer than a request itself the process waits that asked its daemon for it."""
+BUS_FINISHED_KEPT: Final = 4096
+"""Finished messages that a bus remembers by number, so that no subscription gets them again."""

@@ -45,7 +45,9 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
+from holdfast.storage.membership_port import MembershipReader, MembershipWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
 T = TypeVar("T")
@@ -355,7 +357,7 @@ class ConsumerWriter(ConsumerReader, Protocol):
     def job_drop(self, name: str) -> None: ...
 
 
-class ZoneReader(Protocol):
+class ZoneReader(MembershipReader, Protocol):
     def zone_get(self, name: str) -> ZoneRow | None: ...
     def zone_list(self) -> list[ZoneRow]:
         """By name."""
@@ -378,7 +380,7 @@ class ZoneReader(Protocol):
         """Number, offset and size in bytes of every row of a link and epoch, by number."""
 
 
-class ZoneWriter(ZoneReader, Protocol):
+class ZoneWriter(ZoneReader, MembershipWriter, Protocol):
     def zone_put(self, row: ZoneRow) -> ZoneRow:
         """Adds or changes the zone of this name, with all its keys; returns it with its number.
         AlreadyExists if a key belongs to another zone. A number is never given twice.
@@ -500,6 +502,7 @@ class Reader(
     OutboxReader,
     InboxReader,
     BrokerPositionReader,
+    BusReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -518,6 +521,7 @@ class Transaction(
     OutboxWriter,
     InboxWriter,
     BrokerPositionWriter,
+    BusSweeper,
     Reader,
     Protocol,
 ):

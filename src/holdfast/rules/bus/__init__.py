@@ -10,6 +10,13 @@
     scope             what a capability is for
     discovery         what is said and believed on a local network
     mesh_store        what the bus keeps durably (`MeshStore`), and its values
+    acceptance        which arrivals of one sender are new, sent again, or replays
+    known_ids         the ids that came, as far as memory has room
+    topic_pattern     which topics a subscription takes
+    batching          how many messages go into one parcel, and what is checked in a thread
+    refusal           what follows when a peer refuses a message
+    reply_book        replies that were given, while somebody may ask for them again
+    anycast           which peer a request goes to that names none
     credit            how much of one stream of a link may be under way
     keepalive         whether the peer at the other end of a link is still there
     link_choice       which of two connections between two peers becomes their link
