@@ -27,7 +27,7 @@ def lanes_of(leaves: Sequence[bytes]) -> Lanes:
     """The lanes of the sum of some leaf hashes."""
     if len(leaves) == 1:
         return _UNPACK(leaves[0])
-    return tuple(map(sum, zip(*map(_UNPACK, leaves), strict=True))) if leaves else EMPTY
+    return _UNPACK(_bytes(sum([int.from_bytes(leaf, "big") for leaf in leaves])))
 
 
 def digest_of(lanes: Iterable[int]) -> bytes:
@@ -35,11 +35,15 @@ def digest_of(lanes: Iterable[int]) -> bytes:
     total = 0
     for lane in lanes:
         total = (total << _LANE_BITS) + lane
+    return _bytes(total)
+
+
+def _bytes(total: int) -> bytes:
     return (total % _MODULUS).to_bytes(32, "big")
 
 
-class _Place(msgspec.Struct, array_like=True, gc=False):
-    """The first fields of an envelope, up to its number."""
+class EntryPlace(msgspec.Struct, array_like=True, gc=False):
+    """The first fields of an envelope, up to its number: where it stands in which stream."""
 
     protocol: msgspec.Raw
     version: msgspec.Raw
@@ -53,10 +57,5 @@ class _Place(msgspec.Struct, array_like=True, gc=False):
     seq: int
 
 
-_place: Final = msgspec.msgpack.Decoder(_Place).decode
-
-
-def place_of(raw: bytes) -> tuple[str, str, int, int, str]:
-    """Mesh, origin, epoch, number and op of an envelope that was checked before."""
-    found = _place(raw)
-    return found.mesh, found.origin, found.epoch, found.seq, found.op
+place_of: Final = msgspec.msgpack.Decoder(EntryPlace).decode
+"""The place of an envelope that was checked before."""
