@@ -75,6 +75,9 @@ class Told:
             link.taken(stream, len(body))
         self._note(f"frame {kind.name} {len(body)}")
 
+    def writable(self, link: Link) -> None:
+        self._note("writable")
+
     def link_down(self, link: Link, error: Exception | None) -> None:
         self.ended.append((link, error))
         self._note(f"down {link.name}")
@@ -115,13 +118,17 @@ class LinkedPeer:
         return link
 
 
-def seeds(count: int) -> list[bytes]:
+def key_seeds(count: int) -> list[bytes]:
     """Seeds of keys, the lowest public key first."""
     return sorted((bytes([number + 1]) * 32 for number in range(count)), key=public_key)
 
 
 async def peer(
-    name: str, seed: bytes, trusted: dict[bytes, str], net: Net | None = None
+    name: str,
+    seed: bytes,
+    trusted: dict[bytes, str],
+    net: Net | None = None,
+    listen: str = ANYWHERE,
 ) -> LinkedPeer:
     told = Told(name, trusted)
     links = BusLinks(
@@ -132,11 +139,11 @@ async def peer(
         jitter=random.Random(name).random,
         now_ms=SystemClock().now_ms,
     )
-    return LinkedPeer(links, told, await links.listen(ANYWHERE))
+    return LinkedPeer(links, told, await links.listen(listen))
 
 
 async def two_peers(net: Callable[[], Net] = TlsNet) -> tuple[LinkedPeer, LinkedPeer]:
     """Ana with the lower key, and Bo. Each has a network of its own, and trusts the other."""
-    low, high = seeds(2)
+    low, high = key_seeds(2)
     ana = await peer("ana", low, {public_key(high): "bo"}, net())
     return ana, await peer("bo", high, {public_key(low): "ana"}, net())

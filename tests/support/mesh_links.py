@@ -89,6 +89,10 @@ class MemoryLink:
     def blame(self, error: HoldfastError) -> None:
         self.blamed.append(error)
 
+    def broken(self, error: HoldfastError) -> None:
+        self.blamed.append(error)
+        cut(self)
+
     async def ping(self) -> float:
         return 0.0
 

@@ -20,9 +20,11 @@ from holdfast.rules.bus.mesh_store import (
 )
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.replay import is_above
+from holdfast.rules.bus.sealing import SealSecret
 from holdfast.rules.envelope import Priority
 from holdfast.rules.errors import BadSequence
 from holdfast.rules.limits import BUS_INBOX_MAX, BUS_NONCES_KEPT
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
 
 ANA: Final = b"a" * 32
 BEN: Final = b"b" * 32
@@ -116,7 +118,41 @@ async def _eight(
     return EightCallsStore(clock, nonces_kept, inbox_max)
 
 
-MESH_STORES: Final[dict[str, StoreMaker]] = {"memory": _memory, "eight": _eight}
+async def _sqlite(
+    folder: Path,
+    clock: SetClock,
+    *,
+    nonces_kept: int = BUS_NONCES_KEPT,
+    inbox_max: int = BUS_INBOX_MAX,
+) -> SqliteMeshStore:
+    return await SqliteMeshStore.open(
+        folder / "bus.db", now_ms=clock.now_ms, nonces_kept=nonces_kept, inbox_max=inbox_max
+    )
+
+
+async def _sealed(
+    folder: Path,
+    clock: SetClock,
+    *,
+    nonces_kept: int = BUS_NONCES_KEPT,
+    inbox_max: int = BUS_INBOX_MAX,
+) -> SqliteMeshStore:
+    return await SqliteMeshStore.open(
+        folder / "bus.db",
+        secret=SealSecret.key(b"s" * 32),
+        now_ms=clock.now_ms,
+        nonces_kept=nonces_kept,
+        inbox_max=inbox_max,
+    )
+
+
+MESH_STORES: Final[dict[str, StoreMaker]] = {
+    "memory": _memory,
+    "eight": _eight,
+    "sqlite": _sqlite,
+    "sealed": _sealed,
+}
+DURABLE: Final = ("sqlite", "sealed")
 
 
 def id_of(number: int) -> bytes:

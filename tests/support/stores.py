@@ -6,7 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nacl.signing import SigningKey
+
 from holdfast.rules.arrivals import Arrived
+from holdfast.rules.bus.member_list import first_list
+from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
@@ -208,6 +212,19 @@ def link_row(name: str = "to-zoe", **fields: Any) -> LinkRow:
 def quarantine_row(link: str = "to-zoe", offset: int = 1, **fields: Any) -> QuarantineRow:
     row = {"epoch": 1, "code": "bad_stamp", "message": "no", "raw": b"\x00raw", "found_at": 3}
     return QuarantineRow(link=link, offset=offset, **{**row, **fields})
+
+
+def bus_mesh_row(mesh: str = MESH, **fields: Any) -> BusMeshRow:
+    """A mesh that is shared over the bus, with a list that its owner has signed."""
+    owner = SigningKey(b"o" * 32)
+    members = first_list(owner, mesh, bytes(16), "zoe", 1)
+    given = {"owner": members.owner, "members": members.raw, "joined_at": 1, **fields}
+    return BusMeshRow(mesh=mesh, **given)
+
+
+def bus_invite_row(digit: str, mesh: str = MESH, **fields: Any) -> BusInviteRow:
+    given = {"grants": ("read",), "uses_left": 2, "expires_at": 9, "made_at": 1, **fields}
+    return BusInviteRow(digest=digit.encode() * 32, mesh=mesh, **given)
 
 
 def arrived(number: int, entity: str = "k", *, origin: str = "bob", mesh: str = MESH) -> Arrived:

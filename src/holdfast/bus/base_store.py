@@ -3,9 +3,10 @@
 A store of one's own inherits these and brings the eight. Then everything works, with two
 reservations. Mark, nonce and inbox row of an arrival are written by calls of their own: a process
 that is killed between two of them has a mark without its row, and the message is lost to it.
-And ids, inbox, attempts and delays live in memory: after a restart a message that was resent may
-come twice, and one that no handler has finished with is gone. A store that keeps promises across a
-kill replaces `accept` and what is said about the inbox, as the SQLite store does.
+And ids, inbox, attempts, delays and durable subscriptions live in memory: after a restart a message
+that was resent may come twice, and one that no handler has finished with is gone. A store that
+keeps promises across a kill replaces `accept` and what is said about the inbox, as the SQLite store
+does.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class BaseMeshStore(EightCalls):
         """By how much the numbers that are given are above those of `next_out_seq`."""
         self._tries: dict[OutboxId, tuple[int, int]] = {}
         """Of items that were put back: the attempts, and when they may go."""
+        self._interests: dict[str, list[str]] = {}
 
     async def incarnation(self) -> bytes:
         return self._incarnation
@@ -195,6 +197,14 @@ class BaseMeshStore(EightCalls):
         ]
         await self.remove_many([id for id, _ in expired])
         return [item for _, item in expired]
+
+    async def interests(self) -> dict[str, list[str]]:
+        return {name: list(patterns) for name, patterns in self._interests.items()}
+
+    async def keep_interest(self, name: str, patterns: Sequence[str]) -> None:
+        self._interests.pop(name, None)
+        if patterns:
+            self._interests[name] = list(patterns)
 
     async def close(self) -> None:
         """Nothing to do, unless the store has something open."""

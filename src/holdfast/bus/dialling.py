@@ -62,6 +62,8 @@ class Dialler(Protocol):
 
     def link_to(self, keys: Collection[PeerKey]) -> PeerLink | None: ...
     async def dial(self, address: str, keys: Collection[PeerKey]) -> PeerLink: ...
+    def missed(self, keys: Collection[PeerKey]) -> None:
+        """A wanted peer was at none of its addresses."""
 
 
 class Dial:
@@ -156,6 +158,7 @@ class Dial:
                     errors.append(error)
         finally:
             await _end(running)
+        self._links.missed(self._keys)
         raise _worst(errors)
 
 

@@ -123,10 +123,14 @@ class FrameConnection(asyncio.Protocol):
             await self._waiter
         return frame
 
+    def expect_bodies_of(self, size: int) -> None:
+        """The other side is no stranger any more: its frames may be as large as this."""
+        self._reader.body_bytes_max = size
+
     def hand_over(self, sink: FrameSink) -> None:
         """The peer is known: from now on `sink` gets all frames, those first that have come."""
         self._sink = sink
-        self._reader.body_bytes_max = FRAME_BYTES_MAX
+        self.expect_bodies_of(FRAME_BYTES_MAX)
         if self._is_closing:
             self._loop.call_soon(sink.lost, self._gone)
             return
@@ -135,7 +139,7 @@ class FrameConnection(asyncio.Protocol):
 
     def _hand_on(self, sink: FrameSink) -> None:
         # What is sent meanwhile leaves with one write at the end, in this turn.
-        corked, self._flushing = self._flushing, True
+        self._flushing = True
         sink.heard()
         next_frame, take = self._reader.next, sink.take
         try:
@@ -143,8 +147,7 @@ class FrameConnection(asyncio.Protocol):
                 take(frame)
         except HoldfastError as error:
             sink.broken(error)
-        if not corked:
-            self._flush()
+        self._flush()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -158,8 +161,9 @@ class FrameConnection(asyncio.Protocol):
         return self._is_paused or self._out_bytes >= BUS_TRANSPORT_BYTES
 
     @property
-    def is_closing(self) -> bool:
-        return self._is_closing
+    def unsent(self) -> int:
+        """Bytes that wait for the network."""
+        return self._open().get_write_buffer_size()
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
         """Sends a frame, with all others of this turn. Nothing happens on a closed connection."""
@@ -183,7 +187,7 @@ class FrameConnection(asyncio.Protocol):
         if sink is None:
             return
         if self._is_paused:
-            if self._open().get_write_buffer_size() > BUS_UNREAD_BYTES_MAX:
+            if self.unsent > BUS_UNREAD_BYTES_MAX:
                 sink.broken(PeerUnreachable("the peer does not read what it is sent"))
         elif was_full:
             sink.may_send()

@@ -19,6 +19,7 @@ from holdfast.bus.frame_connection import FrameConnection
 from holdfast.bus.ports import LinkEvents
 from holdfast.protocol.bus_frames import (
     PROTOCOL_VERSION,
+    WELCOME_BYTES_MAX,
     FrameKind,
     GoodbyeFrame,
     HelloFrame,
@@ -83,6 +84,7 @@ class Greeter:
         transcript = _transcript(connection, client=mine, server=theirs)
         await _check(connection, "server", theirs.key, transcript)
         welcome = await self._events.welcome(theirs.key)
+        connection.expect_bodies_of(WELCOME_BYTES_MAX)
         settle(theirs.key)
         self._prove(connection, "client", transcript)
         _tell(connection, FrameKind.WELCOME, welcome)
@@ -103,12 +105,27 @@ class Greeter:
         transcript = _transcript(connection, client=theirs, server=mine)
         self._prove(connection, "server", transcript)
         await _check(connection, "client", theirs.key, transcript)
+        welcome = await self._welcome_if_known(connection, theirs.key)
         said = await _read(connection, FrameKind.WELCOME, WelcomeFrame)
-        welcome = await self._events.welcome(theirs.key)
         name = await self._events.admit(theirs.key, said)
+        if welcome is None:  # what it has shown makes it known
+            welcome = await self._events.welcome(theirs.key)
         await let_in(theirs.key)
         _tell(connection, FrameKind.WELCOME, welcome)
         return Greeted(theirs.key, name, said)
+
+    async def _welcome_if_known(
+        self, connection: FrameConnection, peer: PeerKey
+    ) -> WelcomeFrame | None:
+        """What we tell a peer that we know. One that we do not know may still show a capability;
+        until then its frames are those of a stranger, and it is told nothing.
+        """
+        try:
+            welcome = await self._events.welcome(peer)
+        except NotTrusted:
+            return None
+        connection.expect_bodies_of(WELCOME_BYTES_MAX)
+        return welcome
 
     def _hello(self, connection: FrameConnection) -> HelloFrame:
         hello = HelloFrame(PROTOCOL_VERSION, self.key, self._random(NONCE_BYTES))

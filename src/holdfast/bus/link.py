@@ -29,7 +29,13 @@ from holdfast.protocol.bus_frames import (
 from holdfast.rules.bus.credit import ReceivingCredit, SendingCredit
 from holdfast.rules.bus.keepalive import life_check
 from holdfast.rules.errors import BadAnswer, HoldfastError, PeerUnreachable, TooMany
-from holdfast.rules.limits import BUS_PONG_MS_MAX, REASON_CHARS_MAX, SECOND_MS
+from holdfast.rules.limits import (
+    BUS_PAGES_WINDOW_BYTES,
+    BUS_PONG_MS_MAX,
+    BUS_WINDOW_BYTES,
+    REASON_CHARS_MAX,
+    SECOND_MS,
+)
 from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast")
@@ -37,11 +43,16 @@ log = logging.getLogger("holdfast")
 FAULT: Final = "fault"
 """The code of a goodbye after a fault of our own."""
 
-_CREDITED: Final = (Stream.NOW, Stream.NEXT, Stream.LOW, Stream.MESH)
-_PARCELS: Final = (Stream.NOW, Stream.NEXT, Stream.LOW)
+_PARCELS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
+_PAGES: Final = (Stream.MESH, Stream.OBJECTS)
+_WINDOWS: Final = {
+    **dict.fromkeys(_PARCELS, BUS_WINDOW_BYTES),
+    **dict.fromkeys(_PAGES, BUS_PAGES_WINDOW_BYTES),
+}
+"""The streams that have credit, and how much."""
 _HANDED_ON: Final[dict[tuple[int, int], tuple[FrameKind, Stream]]] = {
     **{(FrameKind.PARCEL, stream): (FrameKind.PARCEL, stream) for stream in _PARCELS},
-    (FrameKind.MESH, Stream.MESH): (FrameKind.MESH, Stream.MESH),
+    **{(FrameKind.MESH, stream): (FrameKind.MESH, stream) for stream in _PAGES},
     (FrameKind.ACK, Stream.CONTROL): (FrameKind.ACK, Stream.CONTROL),
     (FrameKind.INTEREST, Stream.CONTROL): (FrameKind.INTEREST, Stream.CONTROL),
 }
@@ -67,20 +78,23 @@ class PeerLink:
         connection: FrameConnection,
         greeted: Greeted,
         *,
+        number: int,
         dialled: bool,
         address: str,
         owner: LinkOwner,
         events: LinkEvents,
     ) -> None:
         self.peer, self.name, self.welcome = greeted
-        self.dialled, self.address = dialled, address
+        self.number, self.dialled, self.address = number, dialled, address
         self._loop = asyncio.get_running_loop()
         self.since = self._loop.time()
         self.rtt_ms: float | None = None
         self._connection, self._owner, self._events = connection, owner, events
-        self._sending = {stream: SendingCredit() for stream in _CREDITED}
-        self._receiving = {stream: ReceivingCredit() for stream in _CREDITED}
-        self._waiters: dict[Stream, list[asyncio.Future[None]]] = {s: [] for s in _CREDITED}
+        self._sending = {stream: SendingCredit(size) for stream, size in _WINDOWS.items()}
+        self._receiving = {stream: ReceivingCredit(size) for stream, size in _WINDOWS.items()}
+        self._waiters: dict[Stream, list[asyncio.Future[None]]] = {s: [] for s in _WINDOWS}
+        self._was_full = False
+        """Somebody was told that there is no room."""
         self._pings: dict[int, tuple[float, asyncio.Future[float] | None]] = {}
         """By token: when it was sent, and who waits for the answer."""
         self._token = 0
@@ -88,6 +102,8 @@ class PeerLink:
         self._asked: float | None = None
         self._asked_by = 0
         """The token of our own last ping."""
+        self._unsent = 0
+        """What waited for the network at the last look."""
         self._is_over = False
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the link has ended, with what ended it."""
@@ -99,16 +115,22 @@ class PeerLink:
 
     # --- sending -----------------------------------------------------------------------------
 
-    def has_room(self, stream: Stream, size: int = 0) -> bool:
+    def available(self, stream: Stream) -> int:
         if self._is_over or self._connection.is_full:
-            return False
-        return stream is Stream.CONTROL or self._sending[stream].is_left
+            self._was_full = True
+            return 0
+        left = self._sending[stream].left
+        self._was_full = self._was_full or not left
+        return left
+
+    def has_room(self, stream: Stream, size: int = 0) -> bool:
+        return self.available(stream) > 0
 
     async def room(self, stream: Stream, size: int = 0) -> None:
         while not self.has_room(stream, size):
             if self._is_over:
                 raise PeerUnreachable(f"the link to {self.name} has ended")
-            waiters = self._waiters[Stream.NOW if stream is Stream.CONTROL else stream]
+            waiters = self._waiters[stream]
             waiter = self._loop.create_future()
             waiters.append(waiter)
             try:
@@ -122,12 +144,18 @@ class PeerLink:
             raise PeerUnreachable(f"the link to {self.name} has ended")
         if stream is not Stream.CONTROL:
             credit = self._sending[stream]
-            assert credit.is_left, "whoever sends waits for room first"
+            assert credit.left, "whoever sends waits for room first"
             credit.sent(len(body))
         self._connection.send(kind, stream, body)
 
     def may_send(self) -> None:
-        """Lets on those who wait, lower streams first; each looks again before it sends."""
+        self._let_on()
+        if self._was_full:
+            self._was_full = False
+            self._events.writable(self)
+
+    def _let_on(self) -> None:
+        """Wakes those who wait, lower streams first; each looks again before it sends."""
         for waiters in self._waiters.values():
             for waiter in waiters:
                 if not waiter.done():
@@ -218,15 +246,21 @@ class PeerLink:
             answer.set_result(self.rtt_ms)
 
     def _look(self) -> None:
-        """Looks whether the peer is still there."""
-        check = life_check(self._loop.time(), self._heard, self._asked)
+        """Looks whether the peer is still there. That it takes what it is sent is a sign of life
+        too: our question may stand behind megabytes on a slow line.
+        """
+        now, unsent = self._loop.time(), self._connection.unsent
+        if unsent < self._unsent:
+            self._heard = now
+        self._unsent = unsent
+        check = life_check(now, self._heard, self._asked)
         if check.dead:
             self._connection.abort()
             self._over(PeerUnreachable(f"{self.name} gives no sign of life"))
             return
         if check.ask:
             self._pings.pop(self._asked_by, None)  # the peer spoke, but did not answer
-            self._asked, self._asked_by = self._loop.time(), self._ask(None)
+            self._asked, self._asked_by = now, self._ask(None)
         self._timer = self._loop.call_later(check.again_s, self._look)
 
     # --- the end -----------------------------------------------------------------------------
@@ -264,7 +298,7 @@ class PeerLink:
             return
         self._is_over = True
         self._timer.cancel()
-        self.may_send()
+        self._let_on()
         for _, answer in self._pings.values():
             if answer is not None and not answer.done():
                 answer.set_exception(PeerUnreachable(f"the link to {self.name} has ended"))

@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import count
 
 from holdfast.bus.dialling import Dial, DialStatus, DialView, WantedPeer
 from holdfast.bus.frame_connection import FrameConnection
@@ -53,6 +54,10 @@ _END_S = 2 * BUS_CLOSE_MS_MAX / SECOND_MS
 _Unit = TaskUnit[DialState, Dial]
 
 
+def _ignore_key(key: PeerKey) -> None:
+    pass
+
+
 class BusLinks:
     """All links of one peer. Belongs to the loop's thread."""
 
@@ -65,7 +70,10 @@ class BusLinks:
         random: Callable[[int], bytes],
         jitter: Callable[[], float],
         now_ms: Callable[[], int],
+        missed: Callable[[PeerKey], None] = _ignore_key,
     ) -> None:
+        """`missed` gets the keys of a peer that was at none of its addresses."""
+        self._missed = missed
         self._greeter = Greeter(seed, events, random)
         self.key = self._greeter.key
         self._net, self._events, self._jitter, self._now_ms = net, events, jitter, now_ms
@@ -80,6 +88,8 @@ class BusLinks:
         self._faults: dict[PeerKey, Allowance] = {}
         self._supervisor: Supervisor[str, _Unit] = Supervisor(self._begin)
         self._wanted: dict[str, WantedPeer] = {}
+        self._numbers = count(1)
+        """Connections that come in and links that come up, in their order."""
         self._is_closing = False
         self.counts: Counter[str] = Counter()
         """What was refused, by the code of the reason."""
@@ -130,7 +140,8 @@ class BusLinks:
         for task in list(self._strangers):
             task.cancel()
         await asyncio.gather(*(unit.join(_END_S) for unit in units))
-        await asyncio.gather(*(connection.closed for connection in list(self._open)))
+        if self._open:
+            await asyncio.wait([one.closed for one in self._open], timeout=_END_S)
 
     # --- connections ---------------------------------------------------------------------------
 
@@ -145,7 +156,7 @@ class BusLinks:
             self._strangers.pop(late).abort()
             late.cancel()
         self._opened(connection)
-        task = self._loop.create_task(self._let_in_by_hello(connection))
+        task = self._loop.create_task(self._let_in_by_hello(connection, next(self._numbers)))
         self._strangers[task] = connection
         task.add_done_callback(lambda task: self._strangers.pop(task, None))
 
@@ -153,10 +164,10 @@ class BusLinks:
         self._open[connection] = None
         connection.closed.add_done_callback(lambda _: self._open.pop(connection, None))
 
-    async def _let_in_by_hello(self, connection: FrameConnection) -> None:
+    async def _let_in_by_hello(self, connection: FrameConnection, begun: int) -> None:
         try:
             async with asyncio.timeout(BUS_HELLO_MS_MAX / SECOND_MS):
-                greeted = await self._greeter.answer(connection, self._let_in)
+                greeted = await self._greeter.answer(connection, partial(self._let_in, begun))
             self._link(connection, greeted, dialled=False, address=connection.host)
         except TimeoutError:
             self._refuse(connection, TooSlow(f"{connection.host} did not prove a key in time"))
@@ -201,6 +212,10 @@ class BusLinks:
             if link is None:
                 connection.abort()
 
+    def missed(self, keys: Collection[PeerKey]) -> None:
+        for key in keys:
+            self._missed(key)
+
     # --- which connection becomes the link -----------------------------------------------------
 
     def _settle(self, settled: list[PeerKey], peer: PeerKey) -> None:
@@ -211,20 +226,18 @@ class BusLinks:
         self._settled[peer] = self._loop.create_future()
         settled.append(peer)
 
-    async def _let_in(self, peer: PeerKey) -> None:
+    async def _let_in(self, begun: int, peer: PeerKey) -> None:
         """Returns when a connection that the peer dialled may become the link, which it does
-        before the loop goes on.
+        before the loop goes on. `begun` is its number.
         """
         self._check_faults(peer)
-        waited = False
         while True:
-            settled = self._settled.get(peer)
+            settled, link = self._settled.get(peer), self._up.get(peer)
             match inbound_verdict(
                 self.key,
                 peer,
                 dial_settled=settled is not None,
-                waited=waited,
-                linked=peer in self._up,
+                dialled_since=link is not None and link.dialled and link.number > begun,
             ):
                 case InboundVerdict.LET_IN:
                     return
@@ -233,7 +246,6 @@ class BusLinks:
                 case InboundVerdict.WAIT:
                     assert settled is not None
                     await asyncio.wait([settled])
-                    waited = True
 
     def _link(
         self, connection: FrameConnection, greeted: Greeted, *, dialled: bool, address: str
@@ -244,7 +256,13 @@ class BusLinks:
         if old is not None:
             old.drop(_another())
         link = PeerLink(
-            connection, greeted, dialled=dialled, address=address, owner=self, events=self._events
+            connection,
+            greeted,
+            number=next(self._numbers),
+            dialled=dialled,
+            address=address,
+            owner=self,
+            events=self._events,
         )
         self._up[greeted.peer] = link
         self._events.link_up(link)

@@ -61,13 +61,12 @@ class Link(Protocol):
     rtt_ms: float | None
 
     def available(self, stream: Stream) -> int:
-        """How many bytes of frames may go at once on a stream; 0 if none may. One frame that is
-        larger than all credit may go when this is the whole of it.
-        """
+        """How many bytes of frames may go at once on a stream; 0 if none may."""
 
     def has_room(self, stream: Stream, size: int = 0) -> bool:
-        """Whether a frame of this size may go at once. The link tells `LinkEvents.writable` when it
-        may after all.
+        """Whether a frame of this size may go at once: its stream has credit, and little waits in
+        the network. A frame may be larger than the credit that is left, so whatever is available,
+        one frame fits. The link tells `LinkEvents.writable` when it may after all.
         """
 
     async def room(self, stream: Stream, size: int = 0) -> None:
@@ -77,9 +76,10 @@ class Link(Protocol):
         """
 
     def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
-        """Sends a frame, in the order of the calls: nothing overtakes it but frames of the control
-        stream, which need no room. All others are sent when `has_room`. Raises PeerUnreachable on a
-        link that has ended.
+        """Sends a frame. The bus hands over a parcel only when there is room for it, and numbers it
+        just before: frames leave in the order in which they were handed over, whatever their
+        streams. Only those of the control stream, which need no room, overtake what leaves in the
+        same turn of the loop. Raises PeerUnreachable on a link that has ended.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
@@ -87,6 +87,9 @@ class Link(Protocol):
 
     def blame(self, error: HoldfastError) -> None:
         """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
+
+    def broken(self, error: HoldfastError) -> None:
+        """The peer breaks the rules of the bus: it is told the code, and the link ends."""
 
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
@@ -142,6 +145,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was reached last, and where people say it is."""
     meshes: tuple[str, ...] = ()
     """What it may read here; `*` for everything."""
+    scopes: tuple[str, ...] | None = None
+    """The only things that it may ask for and publish (`rules/bus/scope.py`); None: no limit."""
 
 
 class PeerDirectory(Protocol):

@@ -36,6 +36,8 @@ FRAME_BYTES_MAX: Final = BUS_PARCEL_BYTES_MAX + KIB
 """The longest body of a frame on a link that is proved."""
 HELLO_FRAME_BYTES_MAX: Final = 4 * KIB
 """The longest body of a frame from a stranger."""
+WELCOME_BYTES_MAX: Final = 512 * KIB
+"""The longest body of a welcome, from a peer that is no stranger any more."""
 
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Number = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]

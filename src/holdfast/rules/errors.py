@@ -30,8 +30,8 @@
     └── BusError           whatever the peer bus raises, each in one of the families above too
         └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
                              BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
-                             RequestCancelled RequestRefused BusClosed BusStoreFailed WrongKey
-                             DiscoveryFailed
+                             RequestCancelled RequestRefused MessageRefused BusClosed
+                             BusStoreFailed WrongKey DiscoveryFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -800,6 +800,10 @@ class RequestCancelled(BusError, Unknown, code="request_cancelled", http_status=
 
 class RequestRefused(BusError, Refused, code="request_refused", http_status=502):
     """The other side answered with an error; the message begins with its code."""
+
+
+class MessageRefused(BusError, Refused, code="message_refused", http_status=502):
+    """The peer will not take a message; the message of this error begins with its code."""
 
 
 class BusClosed(BusError, Refused, code="bus_closed", http_status=503, hint="bind the bus again"):

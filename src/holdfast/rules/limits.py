@@ -764,6 +764,8 @@ of the machine that has the most."""
 BUS_WINDOW_BYTES: Final = 512 * KIB
 """What a peer may have under way on one stream of a link before it waits; one frame may exceed
 it."""
+BUS_PAGES_WINDOW_BYTES: Final = 4 * MIB
+"""The same for a stream with pages or objects of a mesh."""
 BUS_TRANSPORT_BYTES: Final = 64 * KIB
 """What a link hands to the network before it waits: all that an urgent message has to queue
 behind."""
@@ -779,8 +781,6 @@ BUS_FIRST_DIAL_MS: Final = 200
 """How much longer the peer with the higher key waits before it dials for the first time."""
 BUS_STAGGER_MS: Final = 250
 """A dial that has not answered for this long is joined by one to the peer's next address."""
-BUS_ADDRESSES_MAX: Final = 32
-"""Addresses that are tried of one peer; the oldest ones are forgotten."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
@@ -791,6 +791,8 @@ BUS_WINDOW: Final = 1024
 """How far behind the highest number of a peer a message may be that came by another carrier."""
 BUS_BLOCK: Final = 1000
 """Sequence numbers that a store reserves with one write."""
+BUS_SET_BACK_SKIP: Final = 1 << 32
+"""Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
 BUS_OUTBOX_MAX: Final = 10_000
@@ -858,14 +860,47 @@ BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
 """The longest time that a capability can be good for; more is refused."""
 BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
-BUS_PORT: Final = 7412
-"""The port of the bus where an address names none."""
 BUS_ADDRESSES_MAX: Final = 8
 """Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
+BUS_PORT: Final = 7412
+"""The port of the bus where an address names none."""
+BUS_MEMBERS_MAX: Final = 1024
+"""The most members of a mesh without a broker, and removed keys that its list remembers."""
+BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
+"""The largest list of the members of a mesh without a broker; a larger one is refused."""
+BUS_CAPABILITIES_SHOWN_MAX: Final = 16
+"""The most capabilities of a peer that are looked at when it connects; the rest is not."""
+BUS_JOIN_MS: Final = 30 * SECOND_MS
+"""How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
+BUS_INVITES_MAX: Final = 256
+"""The most open invites of a mesh without a broker; another one is refused."""
+BUS_HEAD_BYTES: Final = 2 * KIB
+"""Of a payload so much is left for topic, content type and the like; the rest is for the body."""
+BUS_SIGNED_EACH_MAX: Final = 64
+"""The most messages in a parcel whose messages are signed one by one."""
+BUS_GROUP_BYTES: Final = MIB
+"""A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
+BUS_LANE_ROWS: Final = 512
+"""Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
+are left in memory."""
+BUS_LANE_BYTES: Final = 4 * MIB
+"""While messages of this size wait in memory for room on a link, no more are read."""
+BUS_REQUESTS_MAX: Final = 10_000
+"""Requests that a peer may have outstanding; one more is refused."""
+BUS_REPLIES_KEPT: Final = 4096
+"""Replies that a peer remembers, so that a request that comes again is not done again."""
+BUS_REPLY_BYTES_KEPT: Final = 16 * MIB
+"""Bytes of these replies; the oldest goes first."""
+BUS_SERVE_MAX: Final = 64
+"""Requests of one service that are handled at the same time, unless its server says otherwise."""
+BUS_INTERESTS_MAX: Final = 1024
+"""Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_SWEEP_MS: Final = 60 * SECOND_MS
+"""How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
-BUS_RESOLVES_MAX: Final = 2
+BUS_RESOLVES_MAX: Final = 8
 """How often in a row the address of one peer is looked up."""
 BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
 """After that it is looked up once in this time, whatever is heard of it."""
@@ -876,7 +911,9 @@ BUS_RESOLVING_MS: Final = 3 * SECOND_MS
 BUS_CANDIDATES_MAX: Final = 16
 """Addresses of one peer that are announced or dialled."""
 BUS_BROWSE_MS: Final = 10 * SECOND_MS
-"""The local network is asked at most so often for peers that cannot be reached."""
+"""After this time the local network is asked again for peers that nothing was heard of."""
+BUS_BROWSE_MS_MAX: Final = 300 * SECOND_MS
+"""The time doubles with each question, up to this."""
 BUS_RECORDS_MAX: Final = 20_000
 """Records of mDNS that a node listens to in a span; then it stops listening for a while."""
 BUS_RECORDS_MS: Final = 10 * SECOND_MS

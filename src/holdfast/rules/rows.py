@@ -387,7 +387,9 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An envelope of this node's log that goes, or went, to a broker."""
+    """An envelope of this node's log that goes, or went, to a broker; or a message of the bus that
+    waits for a peer.
+    """
 
     number: int = 0
     lane: str
@@ -398,7 +400,9 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int = 1
     """A row with a lower rank goes first (see `destinations.rank`)."""
     offset: int
-    """Where the envelope is in this node's log."""
+    """Where the envelope is in this node's log; 0 for a message of the bus, which has a table of
+    its own and stands there under this row's number.
+    """
     state: str = "pending"
     """One of `outbox.OutboxState`."""
     attempts: int = 0

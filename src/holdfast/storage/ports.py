@@ -45,7 +45,9 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
+from holdfast.storage.membership_port import MembershipReader, MembershipWriter
 from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
@@ -356,7 +358,7 @@ class ConsumerWriter(ConsumerReader, Protocol):
     def job_drop(self, name: str) -> None: ...
 
 
-class ZoneReader(Protocol):
+class ZoneReader(MembershipReader, Protocol):
     def zone_get(self, name: str) -> ZoneRow | None: ...
     def zone_list(self) -> list[ZoneRow]:
         """By name."""
@@ -379,7 +381,7 @@ class ZoneReader(Protocol):
         """Number, offset and size in bytes of every row of a link and epoch, by number."""
 
 
-class ZoneWriter(ZoneReader, Protocol):
+class ZoneWriter(ZoneReader, MembershipWriter, Protocol):
     def zone_put(self, row: ZoneRow) -> ZoneRow:
         """Adds or changes the zone of this name, with all its keys; returns it with its number.
         AlreadyExists if a key belongs to another zone. A number is never given twice.
@@ -502,6 +504,7 @@ class Reader(
     InboxReader,
     BrokerPositionReader,
     StreamReader,
+    BusReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -521,6 +524,7 @@ class Transaction(
     InboxWriter,
     BrokerPositionWriter,
     StreamWriter,
+    BusSweeper,
     Reader,
     Protocol,
 ):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.rules.bus.coverage import StreamName
-from holdfast.rules.bus.stream_rows import BlockDigest, Placed, StreamPage, StreamRow
+from holdfast.rules.bus.streams import BlockDigest, Placed, StreamPage, StreamRow
 from holdfast.rules.frontier import Range
 
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from errno import EADDRINUSE
 
+import pytest
+
+from holdfast.bus.discovery import interfaces, mdns, responder
 from holdfast.bus.discovery.mdns import MdnsDiscovery
-from holdfast.rules.bus.discovery import instance_of
+from holdfast.bus.discovery.responder import MdnsResponder
+from holdfast.rules.bus import discovery as rules
+from holdfast.rules.bus.discovery import InterfaceAddress, instance_of
+from holdfast.rules.errors import DiscoveryFailed
+from support import hostile_mdns
 
 HERE = "127.0.0.1"
 PATIENCE_S = 30
@@ -31,7 +42,7 @@ class Sightings:
 
 
 def test_B6_two_peers_of_one_machine_find_each_other_and_strangers_stay_unresolved() -> None:
-    ana, ben, eve = (bytes([n]) * 32 for n in b"abe")
+    ana, ben, eve = (os.urandom(32) for _ in range(3))  # others may test on this machine too
 
     async def meet() -> None:
         a, b, e = MdnsDiscovery(), MdnsDiscovery(), MdnsDiscovery()
@@ -59,3 +70,145 @@ def test_B6_two_peers_of_one_machine_find_each_other_and_strangers_stay_unresolv
         assert a.status().state == "stopped"
 
     asyncio.run(meet())
+
+
+def test_B6_more_talk_than_anybody_can_listen_to_is_not_listened_to_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "BUS_RECORDS_MAX", 500)
+    monkeypatch.setattr(mdns, "BUS_DEAF_MS", 50)
+
+    async def suffer() -> None:
+        node = MdnsDiscovery()
+        await node.start(os.urandom(32), [f"{HERE}:7001"], Sightings())
+        await _until(lambda: node.status().state == "on")
+        async with asyncio.timeout(PATIENCE_S):
+            while node.status().state != "deaf":
+                hostile_mdns.main(HERE, "names", "1000")
+                await asyncio.sleep(0.01)
+        assert "more by mDNS" in node.status().problem
+        assert node.status().announced == ()
+        await _until(lambda: node.status().state == "on")
+        assert node.status().problem == ""
+        await node.stop()
+
+    asyncio.run(suffer())
+
+
+def test_B6_a_machine_that_refuses_mdns_is_a_state_with_a_reason_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(EADDRINUSE, "somebody has the port for himself")
+
+    async def suffer() -> None:
+        node = MdnsDiscovery(jitter=lambda: 0.0)
+        with monkeypatch.context() as refused:
+            refused.setattr(responder, "AsyncZeroconf", refuse)
+            await node.start(os.urandom(32), [f"{HERE}:7001"], Sightings())
+            await _until(lambda: node.status().state == "failed")
+        assert "somebody has the port" in node.status().problem
+        await _until(lambda: node.status().state == "on")
+        assert node.status().announced == (HERE,)
+        await node.stop()
+
+    asyncio.run(suffer())
+
+
+def test_B6_the_network_is_asked_again_for_a_peer_that_nothing_was_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A peer that began while the cable was cut has announced itself to nobody."""
+    monkeypatch.setattr(rules, "BUS_BROWSE_MS", 20)
+    questions = asyncio.Semaphore(0)
+    browse = MdnsResponder.browse
+
+    async def counted(self: MdnsResponder) -> None:
+        questions.release()
+        await browse(self)
+
+    monkeypatch.setattr(MdnsResponder, "browse", counted)
+
+    async def look() -> None:
+        node = MdnsDiscovery()
+        await node.start(os.urandom(32), [f"{HERE}:7001"], Sightings())
+        node.seek([os.urandom(32)])
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(5):
+                await questions.acquire()
+        await node.stop()
+
+    asyncio.run(look())
+
+
+QUIET = """
+import asyncio, sys
+from holdfast.bus.discovery.mdns import MdnsDiscovery
+
+async def be_quiet():
+    node = MdnsDiscovery(quiet=True)
+    await node.start(b"a" * 32, ["0.0.0.0:7001"], print)
+    node.seek([b"b" * 32])
+    node.look(b"b" * 32)
+    print(node.status().state)
+    await node.stop()
+
+asyncio.run(be_quiet())
+print("zeroconf" in sys.modules, "ifaddr" in sys.modules)
+"""
+
+
+def test_B6_quiet_means_that_no_instance_is_made() -> None:
+    done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["quiet", "False", "False"]
+
+
+def test_B6_a_quiet_bus_finds_nobody_and_says_so() -> None:
+    async def ask() -> None:
+        node = MdnsDiscovery(quiet=True)
+        await node.start(os.urandom(32), [f"{HERE}:7001"], Sightings())
+        with pytest.raises(DiscoveryFailed, match="quiet"):
+            await node.find("0" * 16)
+        await node.stop()
+
+    asyncio.run(ask())
+
+
+def test_B6_who_waits_for_a_peer_is_told_when_the_bus_stops() -> None:
+    async def ask() -> None:
+        node = MdnsDiscovery()
+        await node.start(os.urandom(32), [f"{HERE}:7001"], Sightings())
+        waiting = asyncio.create_task(node.find("0" * 16))
+        await _until(lambda: node.status().state == "on")
+        await node.stop()
+        with pytest.raises(DiscoveryFailed, match="stopping"):
+            await waiting
+
+    asyncio.run(ask())
+
+
+def test_B6_where_the_system_tells_nothing_addresses_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = [InterfaceAddress(1, HERE, 8)]
+    monkeypatch.setattr(interfaces, "BUS_INTERFACES_MS", 5)
+    monkeypatch.setattr(interfaces, "interface_addresses", lambda: list(places))
+    monkeypatch.setattr(sys, "platform", "elsewhere")
+
+    async def watch() -> None:
+        changed = asyncio.Event()
+        end = interfaces.watch_interfaces(changed.set)
+        for ip in ("10.0.0.1", "10.0.0.2"):
+            changed.clear()
+            places.append(InterfaceAddress(2, ip, 8))
+            async with asyncio.timeout(PATIENCE_S):
+                await changed.wait()
+        end()
+
+    asyncio.run(watch())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)

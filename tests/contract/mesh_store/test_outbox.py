@@ -90,3 +90,13 @@ async def test_B5_requests_without_a_reply_are_found(store: MeshStore) -> None:
     assert [found for found, _ in await store.outbox_requests()] == [id]
     await store.remove_outbox(id)
     assert await store.outbox_requests() == []
+
+
+async def test_B4_durable_subscriptions_are_kept_by_name(store: MeshStore) -> None:
+    assert await store.interests() == {}
+    await store.keep_interest("ben", ["news.*", "builds"])
+    await store.keep_interest("", ["alerts"])
+    await store.keep_interest("ana", ["x"])
+    await store.keep_interest("ben", ["builds"])
+    await store.keep_interest("ana", [])
+    assert await store.interests() == {"ben": ["builds"], "": ["alerts"]}

@@ -25,15 +25,14 @@ from holdfast.rules.bus.discovery import (
     RecordBudget,
     SoughtNames,
     Surroundings,
+    browse_again_ms,
     candidates,
     instance_of,
-    is_spoken,
     surroundings,
 )
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import DiscoveryFailed
 from holdfast.rules.limits import (
-    BUS_BROWSE_MS,
     BUS_DEAF_MS,
     BUS_RESOLVING_MAX,
     BUS_SETTLE_MS,
@@ -90,7 +89,9 @@ class MdnsDiscovery:
         self._resolving: dict[str, asyncio.Task[None]] = {}
         self._asked: dict[str, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._browsed_at: float | None = None
+        self._questions = 0
+        """How often the network was asked for those of whom nothing is heard."""
+        self._browse_timer: asyncio.TimerHandle | None = None
         self._responder: MdnsResponder | None = None
         self._unit: TaskUnit[DiscoveryState, MdnsDiscovery] | None = None
         self._status: _Status | None = None
@@ -130,8 +131,6 @@ class MdnsDiscovery:
             self._asked[instance] = None
             self._names.queue(instance, self._now_ms())
             self._pump()
-        elif self._browsed_at is None or self._now_ms() - self._browsed_at >= BUS_BROWSE_MS:
-            self._browse_now()
 
     async def find(self, instance: str) -> Sequence[str]:
         if self._unit is None:
@@ -187,6 +186,7 @@ class MdnsDiscovery:
                 self._instance, self._around, self._heard, self._counted
             )
             await self._responder.begin(self._around)
+            self._plan_browse()
             assert self._status is not None
             self._status.apply(Supervision.worked)
             self._status.enter(DiscoveryState.ON)
@@ -214,14 +214,18 @@ class MdnsDiscovery:
             await asyncio.sleep(BUS_SETTLE_MS / SECOND_MS)  # an address seldom comes alone
             self._is_changed = self._shall_browse = False
             self._around = surroundings(self._listening, self._addresses())
+            self._questions = 0
             await responder.follow(self._around)
+            self._plan_browse()
         if self._shall_browse:
             self._shall_browse = False
             await responder.browse()
+            self._plan_browse()
 
     async def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._browse_timer):
+            if timer is not None:
+                timer.cancel()
         tasks = list(self._resolving.values())
         for task in tasks:
             task.cancel()
@@ -247,10 +251,23 @@ class MdnsDiscovery:
             self._pump()
 
     def _browse_now(self) -> None:
+        """Somebody new is looked for."""
         if self._unit is not None:
-            self._browsed_at = self._now_ms()
+            self._questions = 0
             self._shall_browse = True
             self._woken.set()
+
+    def _browse_again(self) -> None:
+        self._shall_browse = self._names.is_one_missing()
+        if self._shall_browse:
+            self._questions += 1
+            self._woken.set()
+
+    def _plan_browse(self) -> None:
+        if self._browse_timer is not None:
+            self._browse_timer.cancel()
+        wait_ms = browse_again_ms(self._questions, self._jitter())
+        self._browse_timer = self._loop.call_later(wait_ms / SECOND_MS, self._browse_again)
 
     def _pump(self) -> None:
         """Resolves what may be resolved now, and sets the alarm for the rest."""
@@ -274,13 +291,9 @@ class MdnsDiscovery:
             self._timer = self._loop.call_later(max(0, at - now) / SECOND_MS, self._pump)
 
     async def _resolve(self, responder: MdnsResponder, instance: str) -> None:
-        if instance in self._asked:
-            del self._asked[instance]
-            responder.ask(instance)
-        answer = await responder.resolve(instance)
-        if answer is None or not is_spoken(answer.fields):
-            return
-        places = candidates(answer.addresses, answer.port, self._around)
+        ask = instance in self._asked
+        self._asked.pop(instance, None)
+        places = candidates(await responder.resolve(instance, ask=ask), self._around)
         if not places:
             return
         for finder in self._finders.get(instance, ()):

@@ -24,16 +24,17 @@ from itertools import count
 
 import msgspec
 
+from holdfast.bus.options import RunInThread
 from holdfast.bus.ports import Link
 from holdfast.node.bus import backfill, mesh_serve
-from holdfast.node.bus.grants import MeshGrants, TrustGrants
-from holdfast.node.bus.mesh_context import MeshContext, RunInThread
+from holdfast.node.bus.grants import MeshGrants, MeshPeer, TrustGrants
+from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.node.bus.mesh_link import MeshLink
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import Stream
 from holdfast.protocol.bus_mesh import MeshesShared
 from holdfast.rules.bus.spread import AskEntries, Effect, PushEntries, TellStreams
-from holdfast.rules.bus.stream_rows import StreamRow
+from holdfast.rules.bus.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import BUS_HOLD_MS, SECOND_MS
 from holdfast.storage.ports import Reader
@@ -103,7 +104,6 @@ class MeshExchange:
         self._loop = asyncio.get_running_loop()
         engine = self._context.engine
         engine.store.on_commit(self.ring)
-        await self._count()
         await self.refresh()
 
     async def share(self, mesh: str) -> None:
@@ -112,7 +112,6 @@ class MeshExchange:
         """
         engine, run = self._context.engine, self._context.run
         await run(partial(backfill.switch_on, engine, mesh))
-        await self._count()
         await self.refresh()
 
     async def unshare(self, mesh: str) -> None:
@@ -124,6 +123,9 @@ class MeshExchange:
         """Meshes, zones or grants may have changed: looks at everything again."""
         context = self._context
         context.zone_keys = await context.run(partial(_zone_keys, context.engine))
+        for mesh in await context.run(partial(_joined, context.engine)):
+            await context.run(partial(backfill.switch_on, context.engine, mesh))
+        await self._count()
         await self._look()
         for link in list(self._links.values()):
             await self._introduce(link)
@@ -200,7 +202,7 @@ class MeshExchange:
     async def _introduce(self, link: MeshLink) -> None:
         """Tells a peer which meshes are shared with it, if that is news."""
         context = self._context
-        who = (context.engine, context.grants, link.peer)
+        who = (context.engine, context.grants, link.who)
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         link.relays = await context.run(partial(_relays, *who, ours))
         if ours != link.ours or not link.introduced:
@@ -293,7 +295,7 @@ class MeshExchange:
             if not link.shared:
                 continue
             known = context.spread.known_of(link.label)
-            work = partial(mesh_serve.hold_for, context.engine, link.peer, link.shared, known)
+            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, known)
             try:
                 await context.run(work)
             except HoldfastError as error:
@@ -305,11 +307,21 @@ def _zone_keys(engine: NodeEngine) -> dict[str, tuple[bytes, ...]]:
     return {zone.name: tuple(key.key for key in zone.keys) for zone in zones}
 
 
+def _joined(engine: NodeEngine) -> list[str]:
+    """Meshes without a broker that this node owns or has joined, and that are not switched on."""
+
+    def read(tx: Reader) -> list[str]:
+        on_bus = [row.slug for row in tx.mesh_list() if row.on_bus]
+        return [row.mesh for row in tx.bus_mesh_list() if row.mesh not in on_bus]
+
+    return engine.read("bus.meshes", read)
+
+
 def _uncounted(engine: NodeEngine) -> list[str]:
     return engine.read("bus.meshes", backfill.uncounted_meshes)
 
 
-def _relays(engine: NodeEngine, grants: MeshGrants, peer: str, meshes: list[str]) -> list[str]:
+def _relays(engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, meshes: list[str]) -> list[str]:
     def read(tx: Reader) -> list[str]:
         return [mesh for mesh in meshes if grants.may_relay(tx, peer, mesh)]
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
+from holdfast.bus.options import RunInThread
 from holdfast.node.bus.grants import MeshGrants
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.bus.spread import Effect, Spread
-from holdfast.rules.bus.stream_rows import StreamRow
+from holdfast.rules.bus.streams import StreamRow
 from holdfast.rules.limits import SECOND_MS
-
-T = TypeVar("T")
-
-
-class RunInThread(Protocol):
-    """Runs work that blocks, off the loop; a simulation runs it at once."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class MeshContext:

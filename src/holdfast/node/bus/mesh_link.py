@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.bus.ports import Link
 from holdfast.node.bus import mesh_receive, mesh_serve
+from holdfast.node.bus.grants import MeshPeer
 from holdfast.node.bus.mesh_compare import StreamComparison
 from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.node.bus.mesh_objects import ObjectPull, serve_piece
@@ -89,6 +90,7 @@ class MeshLink:
     def __init__(self, context: MeshContext, link: Link, label: str) -> None:
         self._context, self.link, self.label = context, link, label
         self.peer = link.name
+        self.who = MeshPeer(link.name, link.peer)
         self.ours: list[str] = []
         """The meshes that this node shares with the peer."""
         self.theirs: list[str] = []
@@ -323,7 +325,7 @@ class MeshLink:
     async def _answer(self, question: BlocksAsked | LeavesAsked, size: int) -> MeshWord:
         context = self._context
         name = self._given.name(question.number)
-        who = (context.engine, context.grants, self.peer, name)
+        who = (context.engine, context.grants, self.who, name)
         try:
             if isinstance(question, BlocksAsked):
                 blocks = await context.run(partial(mesh_serve.blocks_for, *who, question.first))
@@ -348,7 +350,7 @@ class MeshLink:
             served = await context.run(
                 partial(
                     mesh_serve.read_stream_page,
-                    *(context.engine, context.grants, self.peer, name, wanted),
+                    *(context.engine, context.grants, self.who, name, wanted),
                 )
             )
         except (NotGranted, EntryDamaged) as error:
@@ -414,7 +416,7 @@ class MeshLink:
                 received = await context.run(
                     partial(
                         mesh_receive.receive_mesh_page,
-                        *(context.engine, context.grants, self.peer, page, absent),
+                        *(context.engine, context.grants, self.who, page, absent),
                     )
                 )
                 self.problem = "" if failures else self.problem

@@ -17,13 +17,12 @@ from functools import partial
 from typing import NamedTuple
 
 from holdfast.node.bus.backfill import is_counted
-from holdfast.node.bus.grants import MeshGrants
+from holdfast.node.bus.grants import MeshGrants, MeshPeer
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.rules.arrivals import Arrivals, objects_of, raw_of, read_arrivals
 from holdfast.rules.bus.coverage import StreamName
-from holdfast.rules.bus.stream_digest import place_of
-from holdfast.rules.bus.stream_rows import StreamRow
+from holdfast.rules.bus.streams import StreamRow, place_of
 from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, UnknownMesh
 from holdfast.rules.filters import MESSAGES
 from holdfast.rules.leaf import leaf_of
@@ -92,7 +91,7 @@ def objects_of_page(engine: NodeEngine, page: DecodedMeshPage) -> list[str]:
 def receive_mesh_page(
     engine: NodeEngine,
     grants: MeshGrants,
-    peer: str,
+    peer: MeshPeer,
     page: DecodedMeshPage,
     absent: Collection[str] | None,
 ) -> MeshPageReceived:
@@ -116,17 +115,17 @@ def receive_mesh_page(
 
 
 def check_may_bring(
-    engine: NodeEngine, grants: MeshGrants, tx: Reader, peer: str, name: StreamName
+    engine: NodeEngine, grants: MeshGrants, tx: Reader, peer: MeshPeer, name: StreamName
 ) -> None:
     """Raises if a peer may not bring entries of a stream."""
     row = tx.mesh_get(name.mesh)
     if row is None or not row.on_bus or not is_counted(tx, name.mesh):
         raise UnknownMesh(f"the mesh {name.mesh!r} is not shared over the bus")
     if not grants.may_write(tx, peer, name.mesh):
-        raise NotGranted(f"{peer} may not write to the mesh {name.mesh!r}")
-    if name.origin != peer and not grants.may_relay(tx, peer, name.mesh):
+        raise NotGranted(f"{peer.name} may not write to the mesh {name.mesh!r}")
+    if name.origin != peer.name and not grants.may_relay(tx, peer, name.mesh):
         raise ForgedOrigin(
-            f"{peer} brought entries of {name.origin!r} to {name.mesh!r}, but may not relay",
+            f"{peer.name} brought entries of {name.origin!r} to {name.mesh!r}, but may not relay",
             hint="if it may, grant it relay in this mesh",
         )
 
@@ -134,19 +133,19 @@ def check_may_bring(
 def _store(
     engine: NodeEngine,
     grants: MeshGrants,
-    peer: str,
+    peer: MeshPeer,
     piece: DecodedMeshPage,
     absent: Collection[str] | None,
     tx: Transaction,
 ) -> MeshPageReceived:
     # Checked in each transaction: a grant may have been taken back since the page was asked for.
     check_may_bring(engine, grants, tx, peer, piece.name)
-    zone = tx.zone_get(peer)
+    zone = tx.zone_of_key(peer.key)
     received = receive_arrivals(
         engine,
         tx,
         piece.arrivals,
-        lane=lane_of_peer(peer),
+        lane=lane_of_peer(peer.name),
         epoch=piece.name.epoch,
         offsets=piece.seqs,
         absent=absent,

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.node.bus.backfill import counted_meshes, is_counted
-from holdfast.node.bus.grants import MeshGrants
+from holdfast.node.bus.grants import MeshGrants, MeshPeer
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.coverage import NOTHING, StreamName, lacking, without
-from holdfast.rules.bus.stream_rows import BlockDigest, StreamPage, StreamRow
+from holdfast.rules.bus.streams import BlockDigest, StreamPage, StreamRow
 from holdfast.rules.errors import NotGranted
 from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
@@ -43,7 +43,7 @@ class PageServed(NamedTuple):
     page: StreamPage
 
 
-def shared_with(engine: NodeEngine, grants: MeshGrants, peer: str) -> list[str]:
+def shared_with(engine: NodeEngine, grants: MeshGrants, peer: MeshPeer) -> list[str]:
     """The meshes that this node shares with a peer over the bus now."""
     return engine.read(
         "bus.meshes",
@@ -60,7 +60,7 @@ def streams_of(engine: NodeEngine) -> list[StreamRow]:
 
 
 def read_stream_page(
-    engine: NodeEngine, grants: MeshGrants, peer: str, name: StreamName, wanted: Range
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, name: StreamName, wanted: Range
 ) -> PageServed | None:
     """The first page of a range that a peer asked for; None if nothing of it is covered here."""
 
@@ -84,7 +84,7 @@ def read_stream_page(
 
 
 def blocks_for(
-    engine: NodeEngine, grants: MeshGrants, peer: str, name: StreamName, first: int
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, name: StreamName, first: int
 ) -> list[BlockDigest]:
     """The digests of the next blocks of a stream, for a peer that may read it."""
     engine.read("bus.compare", lambda tx: _check_may_read(tx, grants, peer, name.mesh))
@@ -92,19 +92,19 @@ def blocks_for(
 
 
 def leaves_for(
-    engine: NodeEngine, grants: MeshGrants, peer: str, name: StreamName, block: int
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, name: StreamName, block: int
 ) -> list[tuple[int, bytes]]:
     """Number and leaf hash of each entry of a block, for a peer that may read it."""
     engine.read("bus.compare", lambda tx: _check_may_read(tx, grants, peer, name.mesh))
     return own_leaves(engine, name, block)
 
 
-def _check_may_read(tx: Reader, grants: MeshGrants, peer: str, mesh: str) -> None:
+def _check_may_read(tx: Reader, grants: MeshGrants, peer: MeshPeer, mesh: str) -> None:
     row = tx.mesh_get(mesh)
     if row is None or not row.on_bus or not is_counted(tx, mesh):
         raise NotGranted(f"the mesh {mesh!r} is not shared over the bus")
     if not grants.may_read(tx, peer, mesh):
-        raise NotGranted(f"{peer} may not read the mesh {mesh!r}")
+        raise NotGranted(f"{peer.name} may not read the mesh {mesh!r}")
 
 
 # --- what the log keeps for a peer ---------------------------------------------------------------
@@ -115,7 +115,7 @@ def consumer_of(peer: str) -> str:
 
 
 def hold_for(
-    engine: NodeEngine, peer: str, meshes: Sequence[str], known: Mapping[StreamName, Frontier]
+    engine: NodeEngine, peer: MeshPeer, meshes: Sequence[str], known: Mapping[StreamName, Frontier]
 ) -> None:
     """Moves the place of a peer in the log to before the first entry that it lacks, and notes that
     it was heard of.
@@ -134,20 +134,20 @@ def hold_for(
         return max(min(lowest, default=last + 1), first) - 1
 
     def read(tx: Reader) -> bool:
-        row = tx.consumer_get(consumer_of(peer))
+        row = tx.consumer_get(consumer_of(peer.name))
         if row is None:
             return True
         return row.frontier != str(place(tx)) or not 0 <= now - row.seen_at < SEEN_MS
 
     def work(tx: Transaction) -> None:
-        row = tx.consumer_get(consumer_of(peer)) or ConsumerRow(
-            name=consumer_of(peer),
+        row = tx.consumer_get(consumer_of(peer.name)) or ConsumerRow(
+            name=consumer_of(peer.name),
             frontier="0",
             created_at=now,
             seen_at=now,
             retire_ms=BUS_PEER_RETIRE_MS,
             retire_lag=BUS_PEER_LAG_MAX,
-            zone="" if tx.zone_get(peer) is None else peer,
+            zone="" if tx.zone_of_key(peer.key) is None else peer.name,
         )
         frontier = Frontier(place(tx)).encode()
         tx.consumer_put(msgspec.structs.replace(row, frontier=frontier, seen_at=now))

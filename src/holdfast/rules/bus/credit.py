@@ -9,7 +9,6 @@ the window was handed on, the receiver grants it anew, with one frame for many m
 from __future__ import annotations
 
 from holdfast.rules.errors import BadAnswer, OverLimit
-from holdfast.rules.limits import BUS_WINDOW_BYTES
 
 
 class SendingCredit:
@@ -17,14 +16,15 @@ class SendingCredit:
 
     __slots__ = ("_window", "under_way")
 
-    def __init__(self, window: int = BUS_WINDOW_BYTES) -> None:
+    def __init__(self, window: int) -> None:
         self._window = window
         self.under_way = 0
         """Bytes that were sent and not granted anew."""
 
     @property
-    def is_left(self) -> bool:
-        return self.under_way < self._window
+    def left(self) -> int:
+        """How many bytes may go; one frame may be larger, if any may."""
+        return max(0, self._window - self.under_way)
 
     def sent(self, size: int) -> None:
         self.under_way += size
@@ -43,7 +43,7 @@ class ReceivingCredit:
 
     __slots__ = ("_taken", "_window", "held")
 
-    def __init__(self, window: int = BUS_WINDOW_BYTES) -> None:
+    def __init__(self, window: int) -> None:
         self._window = window
         self.held = 0
         """Bytes that came and were not taken."""

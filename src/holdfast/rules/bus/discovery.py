@@ -12,7 +12,7 @@ counted and not resolved, so that a thousand of them cost a look in a table each
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -22,6 +22,8 @@ from blake3 import blake3
 
 from holdfast.rules.backoff import Allowance
 from holdfast.rules.limits import (
+    BUS_BROWSE_MS,
+    BUS_BROWSE_MS_MAX,
     BUS_CANDIDATES_MAX,
     BUS_NAMES_WAITING_MAX,
     BUS_RECORDS_MAX,
@@ -32,8 +34,7 @@ from holdfast.rules.limits import (
 
 SERVICE: Final = "_holdfast._tcp.local."
 """The type under which peers announce themselves (RFC 6763)."""
-VERSION_FIELD: Final = b"v"
-VERSION: Final = b"1"
+VERSION_TEXT: Final = b"\x03v=1"
 """All that an announcement tells beside name and address: which protocol is spoken there."""
 
 _TAG: Final = b"holdfast bus instance 1\0"
@@ -69,9 +70,17 @@ def read_instance(name: str) -> str | None:
     return instance
 
 
-def is_spoken(fields: Mapping[bytes, bytes | None]) -> bool:
-    """Whether an announcement tells our protocol. Its fields are bytes of a stranger."""
-    return fields.get(VERSION_FIELD) == VERSION
+def is_spoken(text: bytes) -> bool:
+    """Whether an announcement tells our protocol. Its text is a list of bytes of a stranger, each
+    with its length in front; a newer version may say more.
+    """
+    at = 0
+    while at < len(text):
+        end = at + 1 + text[at]
+        if text[at:end] == VERSION_TEXT:
+            return True
+        at = end
+    return False
 
 
 # --- Where we are ------------------------------------------------------------------------------
@@ -152,28 +161,26 @@ def _hears(host: str, ip: str) -> bool:
 # --- What is believed --------------------------------------------------------------------------
 
 
-def candidates(texts: Iterable[str], port: int | None, around: Surroundings) -> tuple[str, ...]:
+def candidates(places: Iterable[tuple[str, int]], around: Surroundings) -> tuple[str, ...]:
     """The places of an answer that are worth a dial, as host:port, nearest first.
 
     An answer comes from a stranger: it must not make us dial ourselves, a group of machines, or a
     machine on the other side of the world.
     """
-    if port is None or not 0 < port < 1 << 16:
-        return ()
     near: dict[str, None] = {}
     far: dict[str, None] = {}
     networks = [ip_network(network) for network in around.networks]
-    for text in texts:
+    for text, port in places:
         try:
             ip = ip_address(text)
         except ValueError:
             continue
-        if not _is_worth_a_dial(ip, around.loopback):
+        if not 0 < port < 1 << 16 or not _is_worth_a_dial(ip, around.loopback):
             continue
         is_near = any(ip.version == network.version and ip in network for network in networks)
         if is_near or not ip.is_global:
             (near if is_near else far)[_place(text, port)] = None
-    return (*near, *(place for place in far if place not in near))[:BUS_CANDIDATES_MAX]
+    return (*near, *far)[:BUS_CANDIDATES_MAX]
 
 
 def _is_worth_a_dial(ip: IPv4Address | IPv6Address, loopback: bool) -> bool:
@@ -247,6 +254,10 @@ class SoughtNames:
         """Whether a name that we look for was heard on this network."""
         return instance in self._sighted
 
+    def is_one_missing(self) -> bool:
+        """Whether nothing was heard yet of one that we look for."""
+        return any(name not in self._sighted for name in (*self._keys, *self._wanted))
+
     def heard(self, name: str, now_ms: int) -> bool:
         """A full name was heard of, as new or as changed. True if it is to be resolved."""
         instance = read_instance(name)
@@ -306,6 +317,15 @@ class SoughtNames:
         self._sighted.pop(instance, None)
         self._due.pop(instance, None)
         self._allowances.pop(instance, None)
+
+
+def browse_again_ms(questions: int, jitter: float) -> int:
+    """How long to wait before the network is asked again, after so many questions in vain; `jitter`
+    is a lot from [0, 1). Peers that come announce themselves, but nobody hears that through a
+    cable that is cut.
+    """
+    longest = min(BUS_BROWSE_MS_MAX, BUS_BROWSE_MS << min(questions, 16))
+    return longest - int(jitter * longest / 2)
 
 
 class RecordBudget(msgspec.Struct):

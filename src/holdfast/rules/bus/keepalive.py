@@ -12,6 +12,8 @@ from holdfast.rules.limits import BUS_PING_MS, BUS_PONG_MS_MAX, SECOND_MS
 
 _PING_S = BUS_PING_MS / SECOND_MS
 _PONG_S = BUS_PONG_MS_MAX / SECOND_MS
+_EARLY_S = 1 / SECOND_MS
+"""By how much a timer may be early; without it the rest would be waited for again and again."""
 
 
 class LifeCheck(NamedTuple):
@@ -28,8 +30,12 @@ def life_check(now: float, heard: float, asked: float | None) -> LifeCheck:
     """
     if asked is None or heard > asked:
         silent = now - heard
-        if silent < _PING_S:
+        if silent < _PING_S - _EARLY_S:
             return LifeCheck(again_s=_PING_S - silent)
         return LifeCheck(ask=True, again_s=_PONG_S)
     waited = now - asked
-    return LifeCheck(dead=True) if waited >= _PONG_S else LifeCheck(again_s=_PONG_S - waited)
+    return (
+        LifeCheck(dead=True)
+        if waited >= _PONG_S - _EARLY_S
+        else LifeCheck(again_s=_PONG_S - waited)
+    )

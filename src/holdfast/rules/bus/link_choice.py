@@ -12,9 +12,10 @@ So no second link comes up while one is coming up, and if both dial at the same 
 the lower key wins. The peer with the higher key takes what the lower one lets through, the newest
 last.
 
-A link that is up is no reason to refuse a new connection: a peer that has a link does not dial. If
-it dials, its end of the old link is gone, so the new link replaces the old one, and what still
-comes from the old one is not read.
+A link that was up before a connection was begun is no reason to refuse it: a peer that has a link
+does not dial. If it dials, its end of the old link is gone, so the new link replaces the old one,
+and what still comes from the old one is not read. A connection that was begun before our own dial
+became the link is another thing: the two have crossed.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class InboundVerdict(StrEnum):
 
 
 def inbound_verdict(
-    own: bytes, peer: bytes, *, dial_settled: bool, waited: bool, linked: bool
+    own: bytes, peer: bytes, *, dial_settled: bool, dialled_since: bool
 ) -> InboundVerdict:
-    """`dial_settled`: our own dial has sent its proof and has no answer; `waited`: this connection
-    has waited for it; `linked`: there is a link to the peer.
+    """`dial_settled`: our own dial has sent its proof and has no answer yet; `dialled_since`: there
+    is a link that we dialled, and it came up after this connection was begun.
     """
     if own > peer:
         return InboundVerdict.LET_IN
     if dial_settled:
         return InboundVerdict.WAIT
-    return InboundVerdict.REFUSE if waited and linked else InboundVerdict.LET_IN
+    return InboundVerdict.REFUSE if dialled_since else InboundVerdict.LET_IN

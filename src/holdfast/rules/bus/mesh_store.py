@@ -164,6 +164,12 @@ class MeshStore(Protocol):
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         """Handlers have finished with these; their ids stay known."""
 
+    async def interests(self) -> dict[str, list[str]]:
+        """Durable subscriptions: the patterns of each name that has any."""
+
+    async def keep_interest(self, name: str, patterns: Sequence[str]) -> None:
+        """The durable subscriptions of a name from now on; none: it is forgotten."""
+
     async def close(self) -> None: ...
 
 

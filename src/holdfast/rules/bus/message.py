@@ -92,6 +92,12 @@ def decode_message(payload: bytes) -> BusMessage:
         raise BadEnvelope(f"a message of the bus breaks a rule: {error.message}") from None
 
 
+def bus_subject(head: bytes) -> tuple[str, str]:
+    """What a stored message does, as `bus.send`, and its topic: for lists of what waits."""
+    message = _decoder.decode(head)
+    return f"bus.{message.kind.name.lower()}", message.topic
+
+
 def check_message(message: BusMessage) -> BusMessage:
     """Raises unless the fields fit each other."""
     check_id(message.id)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.rules.bus.coverage import StreamName, cover, cover_all
-from holdfast.rules.bus.stream_digest import digest_of, lanes_of
-from holdfast.rules.bus.stream_rows import (
+from holdfast.rules.bus.streams import (
     BlockDigest,
     Placed,
     StreamPage,
     StreamRow,
+    digest_of,
+    lanes_of,
     runs_of,
     two_contents,
 )

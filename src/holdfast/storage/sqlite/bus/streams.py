@@ -8,12 +8,14 @@ from typing import Any, Final
 import apsw
 
 from holdfast.rules.bus.coverage import StreamName, cover, cover_all
-from holdfast.rules.bus.stream_digest import LANES, digest_of, lanes_of
-from holdfast.rules.bus.stream_rows import (
+from holdfast.rules.bus.streams import (
+    LANES,
     BlockDigest,
     Placed,
     StreamPage,
     StreamRow,
+    digest_of,
+    lanes_of,
     runs_of,
     two_contents,
 )

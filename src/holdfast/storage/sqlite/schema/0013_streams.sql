@@ -14,7 +14,7 @@ CREATE TABLE stream (
   prefix  INTEGER NOT NULL DEFAULT 0,   -- covered: all numbers up to this one ...
   ranges  TEXT NOT NULL DEFAULT '',     -- ... and these, as rules/frontier.py writes them
   entries INTEGER NOT NULL DEFAULT 0,   -- how many were ever here
-  -- The sum of their leaf hashes, in lanes of 32 bits that may run over (rules/bus/stream_digest.py).
+  -- The sum of their leaf hashes, in lanes of 32 bits that may run over (rules/bus/streams.py).
   d0 INTEGER NOT NULL DEFAULT 0, d1 INTEGER NOT NULL DEFAULT 0,
   d2 INTEGER NOT NULL DEFAULT 0, d3 INTEGER NOT NULL DEFAULT 0,
   d4 INTEGER NOT NULL DEFAULT 0, d5 INTEGER NOT NULL DEFAULT 0,

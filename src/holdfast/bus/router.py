@@ -1,0 +1,295 @@
+"""The middle of a bus: what links tell goes to the part that it concerns.
+
+    Lane       what goes to one peer            ParcelIntake    what comes over one link
+    Topics     subscriptions and interests      Requests  what we ask      Serving  what we answer
+
+A link is used once our numbers are above what the peer has seen of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from holdfast.bus.context import BusContext, log
+from holdfast.bus.credit import Credit
+from holdfast.bus.guard import guarded
+from holdfast.bus.lane import Lane
+from holdfast.bus.numbers import Numbers
+from holdfast.bus.parcel_intake import ParcelIntake, Traffic
+from holdfast.bus.ports import Link, LinkPart
+from holdfast.bus.requests import Requests
+from holdfast.bus.serving import Serving
+from holdfast.bus.topics import Topics
+from holdfast.protocol.bus_frames import (
+    AckFrame,
+    FrameKind,
+    InterestFrame,
+    Stream,
+    WelcomeFrame,
+    read_told,
+    told,
+)
+from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
+from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.errors import (
+    BusClosed,
+    BusError,
+    BusStoreFailed,
+    HoldfastError,
+    PeerUnreachable,
+    ZoneNotTrusted,
+)
+from holdfast.rules.keys import text_of
+from holdfast.rules.limits import BUS_SWEEP_MS
+
+
+class BusRouter:
+    """A `LinkEvents`, and the `Receiver` of what comes."""
+
+    def __init__(self, context: BusContext) -> None:
+        self.context = context
+        self.addresses: list[str] = []
+        self.lanes: dict[str, Lane] = {}
+        self.intakes: dict[str, ParcelIntake] = {}
+        self._traffic: dict[str, Traffic] = {}
+        self.parts: list[LinkPart] = []
+        self.numbers = Numbers(context, self._numbers_ready)
+        self.serving = Serving(context, self.lane_of, self.announce)
+        self.topics = Topics(context, self.announce, self._reply_kept)
+        self.requests = Requests(context, self.lane_of, self.topics.serving)
+        self._announcing = False
+        self._interests: dict[str, tuple[Link, InterestFrame]] = {}
+        """The last that each peer told and that was not taken up yet."""
+        self._hearing = False
+        self._new_in_inbox = False
+
+    async def start(self) -> None:
+        """Reads what an earlier life of the bus left behind."""
+        self.context.incarnation = await guarded(self.context.store.incarnation())
+        await self.topics.load()
+        await self.requests.load()
+        self.topics.take_in()
+        self.context.spawn(self._sweep(), "sweep")
+
+    def lane_of(self, name: str) -> Lane:
+        lane = self.lanes.get(name)
+        if lane is None:
+            lane = self.lanes[name] = Lane(name, self.context, self.numbers, self)
+        return lane
+
+    def traffic_of(self, name: str) -> Traffic:
+        return self._traffic.setdefault(name, Traffic())
+
+    def link_to(self, name: str) -> Link | None:
+        lane = self.lanes.get(name)
+        return None if lane is None else lane.link
+
+    # --- LinkEvents ----------------------------------------------------------------------------
+
+    async def welcome(self, peer: PeerKey) -> WelcomeFrame:
+        if await self.context.peers.of_key(peer) is None:
+            raise ZoneNotTrusted(f"nobody here knows the key {text_of(peer)}")
+        seen: int | None = await guarded(self.context.store.last_seq(peer))
+        return WelcomeFrame(
+            name=self.context.name,
+            incarnation=self.context.incarnation,
+            seen=seen or 0,
+            capabilities=list(self.context.peers.capabilities()),
+            addresses=list(self.addresses),
+        )
+
+    async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
+        admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
+        return admitted.name
+
+    def link_up(self, link: Link) -> None:
+        before = self.link_to(link.name)
+        if before is not None:
+            self.link_down(before, None)
+        self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
+        self._tell_interest(link)
+        self.context.spawn(self._begin(link), "begin")
+        for part in self.parts:
+            part.link_up(link)
+
+    async def _begin(self, link: Link) -> None:
+        try:
+            await self.numbers.leap(link.welcome.seen)
+            if link.dialled:
+                await self.context.peers.note_address(link.peer, link.address)
+        except BusError as error:
+            log.warning("the link to %s cannot be used: %s", link.name, error.message)
+            self.context.counts[f"unusable_{error.code}"] += 1
+            link.close(error.code, error.message)
+            return
+        if link.name in self.intakes and self.intakes[link.name].link is link:
+            self.lane_of(link.name).begin(link)
+            self.context.changed()
+
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
+        intake = self.intakes.get(link.name)
+        if intake is None or intake.link is not link:
+            return  # a link that was replaced
+        if kind is FrameKind.PARCEL:
+            intake.add(stream, body)
+        elif kind is FrameKind.MESH:
+            for part in self.parts:
+                part.mesh_frame(link, stream, body)
+        elif kind is FrameKind.ACK:
+            ack = read_told(kind, body)
+            assert isinstance(ack, AckFrame)
+            self.lane_of(link.name).acknowledge(link, ack)
+        elif kind is FrameKind.INTEREST:
+            interest = read_told(kind, body)
+            assert isinstance(interest, InterestFrame)
+            self._interests[link.name] = (link, interest)
+            if not self._hearing:
+                self._hearing = True
+                self.context.spawn(self._hear(), "interests")
+
+    def writable(self, link: Link) -> None:
+        lane = self.lanes.get(link.name)
+        if lane is not None and lane.link is link:
+            lane.wake()
+
+    def link_down(self, link: Link, error: Exception | None) -> None:
+        intake = self.intakes.get(link.name)
+        if intake is None or intake.link is not link:
+            return
+        del self.intakes[link.name]
+        intake.end()
+        self.lane_of(link.name).end(link)
+        self.topics.link_down(link.name)
+        self.requests.link_down(link.name)
+        for part in self.parts:
+            part.link_down(link)
+        self.context.changed()
+
+    async def _hear(self) -> None:
+        """Takes up what peers told, one after the other."""
+        try:
+            while self._interests:
+                link, interest = self._interests.pop(next(iter(self._interests)))
+                intake = self.intakes.get(link.name)
+                if intake is None or intake.link is not link:
+                    continue
+                try:
+                    await self.topics.heard(link, interest)
+                except BusStoreFailed as error:
+                    log.error("what %s listens to cannot be kept: %s", link.name, error.message)
+                    link.close(error.code, "the store of this peer has failed")
+                except HoldfastError as error:
+                    link.broken(error)
+        finally:
+            self._hearing = False
+
+    # --- Receiver ------------------------------------------------------------------------------
+
+    def keeps(self, message: BusMessage) -> bool:
+        if message.kind is MessageKind.REPLY:
+            return self.requests.is_wanted_later(message.correlation)
+        return message.kind is MessageKind.SEND or (
+            message.kind is MessageKind.PUBLISH and message.durable
+        )
+
+    def is_new(self, link: Link, message: BusMessage, kept: bool, credit: Credit) -> None:
+        if kept:
+            self.topics.expect_kept(link, message, credit)
+            self._take_in_soon()
+        elif message.kind is MessageKind.PUBLISH:
+            self.topics.deliver_passing(link, message, credit)
+        elif message.kind is MessageKind.REQUEST:
+            self.serving.asked(link, message, credit)
+        else:
+            credit.release()
+            if message.kind is MessageKind.REPLY:
+                self.requests.heard(link.name, message)
+            else:
+                self.serving.cancelled(link, message)
+
+    def is_again(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        if message.kind is MessageKind.REQUEST:
+            self.serving.asked(link, message, credit)
+            return
+        credit.release()
+        if message.kind is MessageKind.REPLY:
+            self.requests.heard(link.name, message)
+
+    def _take_in_soon(self) -> None:
+        if not self._new_in_inbox:
+            self._new_in_inbox = True
+            self.context.loop.call_soon(self._take_in)
+
+    def _take_in(self) -> None:
+        self._new_in_inbox = False
+        self.topics.take_in()
+
+    # --- Asked ---------------------------------------------------------------------------------
+
+    def is_asked(self, id: bytes) -> bool:
+        return self.requests.is_asked(id)
+
+    def was_refused(self, id: bytes, error: Exception) -> None:
+        self.requests.was_refused(id, error)
+
+    def found_reply(self, name: str, reply: BusMessage) -> None:
+        self.serving.found_reply(name, reply)
+
+    def _reply_kept(self, sender: str, row: InboxMessage) -> None:
+        self.requests.keep_reply(sender, row)
+
+    # --- what we tell --------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Tells all peers what we listen to and serve, at the end of this turn of the loop."""
+        if not self._announcing and not self.context.is_closed:
+            self._announcing = True
+            self.context.loop.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announcing = False
+        for intake in self.intakes.values():
+            self._tell_interest(intake.link)
+
+    def _tell_interest(self, link: Link) -> None:
+        interest = InterestFrame(
+            self.topics.patterns, self.topics.durable_patterns, self.serving.services
+        )
+        with suppress(PeerUnreachable):  # then it is told on the next link
+            link.send(FrameKind.INTEREST, Stream.CONTROL, told(FrameKind.INTEREST, interest))
+
+    # --- the rest ------------------------------------------------------------------------------
+
+    def _numbers_ready(self) -> None:
+        for lane in self.lanes.values():
+            lane.wake()
+
+    async def _sweep(self) -> None:
+        """Removes what nobody waits for any more, from time to time."""
+        while True:
+            try:
+                expired = await guarded(self.context.store.expire_outbox())
+                self.context.counts["expired"] += len(expired)
+                self.requests.expired(expired)
+            except BusError as error:
+                log.warning("expired messages cannot be removed: %s", error.message)
+            await asyncio.sleep(BUS_SWEEP_MS / 1000)
+
+    async def stop(self) -> None:
+        """Whoever waits for something is told that the bus is closed. Links go down next."""
+        closed = BusClosed("the bus is closed")
+        self.requests.close(closed)
+        self.topics.end()
+        for lane in self.lanes.values():
+            lane.close(closed)
+        for part in self.parts:
+            await part.close()
+
+    async def close(self) -> None:
+        """Ends what still runs, and tells the store what is done with."""
+        await self.context.end_tasks()
+        try:
+            await self.context.tidy()
+        except BusError as error:
+            log.warning("what was done with could not be noted: %s", error.message)

@@ -1,0 +1,222 @@
+"""Requests that this peer answers.
+
+Each request is a task of its own: it ends when its handler returns, when the asker cancels, or when
+the asker's time is over. A reply is put into the outbox before it goes, and remembered: the same
+request again gets the same reply, and one that is still being handled is not begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Final
+
+from holdfast.bus.context import BusContext, log
+from holdfast.bus.credit import Credit
+from holdfast.bus.guard import guarded
+from holdfast.bus.lane import Lane, Outgoing
+from holdfast.bus.ports import Link
+from holdfast.bus.received import ReceivedRequest
+from holdfast.rules.bus.mesh_store import OutboxMessage
+from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.reply_book import ReplyBook, RequestKey
+from holdfast.rules.bus.signed_envelope import check_bus_name
+from holdfast.rules.errors import AlreadyExists, BusError, HoldfastError, NoResponder, OverLimit
+from holdfast.rules.ids import uuid8
+from holdfast.rules.limits import (
+    BUS_HEAD_BYTES,
+    BUS_INTERESTS_MAX,
+    BUS_PAYLOAD_BYTES_MAX,
+    BUS_TTL_MS,
+)
+
+Handler = Callable[[ReceivedRequest], Awaitable[bytes | str]]
+FAILED: Final = "handler_failed"
+"""The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
+_REPLY: Final = b"holdfast bus reply 1\0"
+_BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
+
+
+class _Service:
+    """What serves one name."""
+
+    __slots__ = ("handler", "most", "running", "waiting")
+
+    def __init__(self, handler: Handler, most: int) -> None:
+        self.handler, self.most = handler, most
+        self.running = 0
+        self.waiting: deque[tuple[Link, BusMessage, Credit]] = deque()
+
+
+class Serving:
+    """What this peer serves."""
+
+    def __init__(
+        self, context: BusContext, lane_of: Callable[[str], Lane], announce: Callable[[], None]
+    ) -> None:
+        self._context, self._lane_of, self._announce = context, lane_of, announce
+        self._services: dict[str, _Service] = {}
+        self._running: dict[RequestKey, asyncio.Task[None]] = {}
+        self._book = ReplyBook()
+
+    @property
+    def services(self) -> list[str]:
+        return list(self._services)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def serve(self, service: str, handler: Handler, most: int) -> None:
+        check_bus_name(service, "service")
+        if service in self._services:
+            raise AlreadyExists(f"{service} is served already")
+        if len(self._services) >= BUS_INTERESTS_MAX:
+            raise OverLimit(f"a bus serves {BUS_INTERESTS_MAX} services at most")
+        self._services[service] = _Service(handler, most)
+        self._announce()
+
+    def stop(self, service: str) -> None:
+        """Requests that are being handled are finished; new ones get NoResponder."""
+        found = self._services.pop(service, None)
+        if found is None:
+            return
+        for link, message, credit in found.waiting:
+            self._decline(link, message, credit)
+        self._announce()
+
+    # --- arrivals ----------------------------------------------------------------------------
+
+    def asked(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        """A request came, for the first time or again."""
+        request = (link.name, message.id)
+        if request in self._running:
+            self._context.counts["requests_again"] += 1
+            credit.release()
+            return
+        reply = self._book.find(request, self._context.clock.now_ms())
+        if reply is not None:
+            self._context.counts["requests_again"] += 1
+            credit.release()
+            self._context.spawn(self._reply(link.name, message, reply), "reply")
+            return
+        service = self._services.get(message.topic)
+        if service is None:
+            self._decline(link, message, credit)
+        elif service.running >= service.most:
+            service.waiting.append((link, message, credit))
+        else:
+            self._start(service, link, message, credit)
+
+    def cancelled(self, link: Link, message: BusMessage) -> None:
+        """The asker does not wait any more."""
+        task = self._running.get((link.name, message.correlation))
+        if task is not None:
+            self._context.counts["handlers_cancelled"] += 1
+            task.cancel()
+            return
+        for service in self._services.values():
+            for waiting in service.waiting:
+                if waiting[0].name == link.name and waiting[1].id == message.correlation:
+                    service.waiting.remove(waiting)
+                    waiting[2].release()
+                    return
+
+    def found_reply(self, name: str, reply: BusMessage) -> None:
+        """A reply of an earlier life waits in the outbox: its request needs no handler again."""
+        until = self._context.clock.now_ms() + (reply.ttl_ms or BUS_TTL_MS)
+        self._book.add((name, reply.correlation), reply, until)
+
+    # --- handling ----------------------------------------------------------------------------
+
+    def _start(self, service: _Service, link: Link, message: BusMessage, credit: Credit) -> None:
+        credit.release()
+        service.running += 1
+        request = (link.name, message.id)
+        received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
+        task = self._context.spawn(self._handle(service, received, message), "serve")
+        self._running[request] = task
+        task.add_done_callback(lambda _: self._ended(service, request))
+
+    def _ended(self, service: _Service, request: RequestKey) -> None:
+        service.running -= 1
+        del self._running[request]
+        while service.waiting and service.running < service.most and not self._context.is_closed:
+            self._start(service, *service.waiting.popleft())
+
+    async def _handle(
+        self, service: _Service, received: ReceivedRequest, message: BusMessage
+    ) -> None:
+        context = self._context
+        started = context.loop.time()
+        seconds = None if message.ttl_ms is None else message.ttl_ms / 1000
+        code, body = "", b""
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                answer = await service.handler(received)
+            body = answer.encode() if isinstance(answer, str) else bytes(answer)
+            if len(body) > _BODY_MAX:
+                raise OverLimit(f"the reply has {len(body)} bytes; the most is {_BODY_MAX}")
+        except TimeoutError as error:
+            if limit.expired():
+                context.counts["handlers_too_late"] += 1
+                return
+            code = self._failed(message.topic, error)
+        except HoldfastError as error:
+            code, body = error.code, error.message.encode()
+        except Exception as error:
+            code = self._failed(message.topic, error)
+        left_ms = None
+        if message.ttl_ms is not None:
+            left_ms = max(0, message.ttl_ms - int((context.loop.time() - started) * 1000))
+        reply = BusMessage(
+            id=uuid8(sha256(_REPLY + context.key + message.id).digest()),
+            kind=MessageKind.REPLY,
+            body=body,
+            correlation=message.id,
+            priority=message.priority,
+            ttl_ms=left_ms,
+            code=code,
+            durable=True,
+        )
+        until = context.clock.now_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
+        self._book.add((received.sender, message.id), reply, until)
+        context.counts["replies"] += 1
+        await self._reply(received.sender, message, reply)
+
+    def _failed(self, service: str, error: Exception) -> str:
+        self._context.counts["handlers_failed"] += 1
+        log.error("the handler of %s failed", service, exc_info=error)
+        return FAILED
+
+    async def _reply(self, asker: str, message: BusMessage, reply: BusMessage) -> None:
+        now = self._context.clock.now_ms()
+        left_ms = BUS_TTL_MS if reply.ttl_ms is None else reply.ttl_ms
+        item = OutboxMessage(peer=asker, message=reply, created_at=now, expires_at=now + left_ms)
+        try:
+            row = await guarded(self._context.store.enqueue_outbox(item))
+        except BusError as error:
+            # The asker asks again, or its time is over: it gets the reply from the book.
+            self._context.counts["replies_not_kept"] += 1
+            log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
+            self._lane_of(asker).put_passing(Outgoing(reply, None))
+            return
+        self._lane_of(asker).put(row, item)
+
+    def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets
+        no credit back.
+        """
+        self._context.counts["requests_declined"] += 1
+        reply = BusMessage(
+            id=self._context.clock.new_id(),
+            kind=MessageKind.REPLY,
+            correlation=message.id,
+            code=NoResponder.code,
+            body=f"{self._context.name or 'the peer'} does not serve {message.topic}".encode(),
+        )
+        self._lane_of(link.name).put_passing(
+            Outgoing(reply, None, on_written=lambda written: credit.release())
+        )

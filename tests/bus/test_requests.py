@@ -1,0 +1,212 @@
+"""Requests and replies: answered, refused, cancelled, too late, asked again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.bus.bus import Bus
+from holdfast.bus.memory_store import MemoryMeshStore
+from holdfast.bus.received import ReceivedRequest
+from holdfast.rules.errors import (
+    BadValue,
+    BusClosed,
+    NoResponder,
+    RequestCancelled,
+    RequestRefused,
+    RequestTimedOut,
+)
+from support.bus_pairs import bound, join, run
+
+
+async def _pair() -> tuple[Bus, Bus]:
+    return await bound("ana", "ben"), await bound("ben", "ana")
+
+
+def test_B5_a_request_gets_its_reply() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+
+        @ben.serve("shout")
+        async def shout(request: ReceivedRequest) -> str:
+            assert (request.sender, request.service) == ("ana", "shout")
+            assert request.remaining_ms is not None
+            assert 0 < request.remaining_ms <= 30_000
+            return request.text.upper()
+
+        await join(ana, ben)
+        reply = await ana.request("ben", "shout", "hello")
+        assert (reply.text, reply.peer) == ("HELLO", "ben")
+        assert ana.status().asking == 0
+        await ana.close()
+        assert await ana.router.context.store.outbox_requests() == []
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_nobody_serves_it_is_told_at_once_and_errors_come_with_their_code() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+
+        async def refuse(request: ReceivedRequest) -> bytes:
+            raise BadValue("not like this")
+
+        async def fail(request: ReceivedRequest) -> bytes:
+            raise ZeroDivisionError("a secret")
+
+        ben.serve("refuse", refuse)
+        ben.serve("fail", fail)
+        await join(ana, ben)
+        with pytest.raises(NoResponder, match="does not serve nothing"):
+            await ana.request("ben", "nothing", timeout_ms=60_000)
+        with pytest.raises(RequestRefused, match="bad_value: not like this"):
+            await ana.request("ben", "refuse")
+        with pytest.raises(RequestRefused, match="handler_failed") as caught:
+            await ana.request("ben", "fail")
+        assert "secret" not in str(caught.value)
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_timeout_and_cancellation_of_the_caller_cancel_the_handler() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        began, ended = asyncio.Queue[bytes](), asyncio.Queue[bytes]()
+
+        async def sleep(request: ReceivedRequest) -> bytes:
+            began.put_nowait(request.id)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.put_nowait(request.id)
+            return b""
+
+        ben.serve("sleep", sleep)
+        await join(ana, ben)
+        caller = asyncio.create_task(ana.request("ben", "sleep"))
+        first = await began.get()
+        caller.cancel()
+        assert await ended.get() == first
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        caller = asyncio.create_task(ana.request("ben", "sleep"))
+        second = await began.get()
+        ana.cancel(second)
+        with pytest.raises(RequestCancelled):
+            await caller
+        assert await ended.get() == second
+        with pytest.raises(RequestTimedOut):
+            await ana.request("ben", "sleep", timeout_ms=30)
+        assert await ended.get() == await began.get()
+        while ben.status().handling:
+            await asyncio.sleep(0)
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_a_request_whose_link_is_lost_is_asked_again_and_done_once() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        done: list[bytes] = []
+        go = asyncio.Event()
+
+        async def count(request: ReceivedRequest) -> str:
+            done.append(request.id)
+            await go.wait()
+            return f"{len(done)} times"
+
+        ben.serve("count", count)
+        link = await join(ana, ben)
+        caller = asyncio.create_task(ana.request("ben", "count"))
+        while not done:
+            await asyncio.sleep(0)
+        link.cut()
+        link = await join(ana, ben)
+        link.other.is_held = True  # the reply is lost too
+        go.set()
+        while ben.status().counts.get("replies", 0) < 1:
+            await asyncio.sleep(0)
+        link.cut()
+        await join(ana, ben)
+        assert (await caller).text == "1 times"
+        assert len(done) == 1
+        assert (await ana.request("ben", "count", id=done[0])).text == "1 times"
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_outstanding_requests_are_known_after_a_restart_and_asked_again_with_their_id() -> None:
+    async def story() -> None:
+        store, done = MemoryMeshStore(), list[bytes]()
+        ben = await bound("ben", "ana")
+        ana = await bound("ana", "ben", store=store)
+        caller = asyncio.create_task(ana.request("ben", "work", b"data"))
+        while not await store.outbox_requests():
+            await asyncio.sleep(0)
+        await ana.close()
+        with pytest.raises(BusClosed):
+            await caller
+
+        async def work(request: ReceivedRequest) -> bytes:
+            done.append(request.id)
+            return request.body[::-1]
+
+        ben.serve("work", work)
+        ana = await bound("ana", "ben", store=store)
+        await join(ana, ben)
+        assert (await ana.send("ben", "see that the link works")).state == "delivered"
+        (request,) = ana.outstanding()
+        assert (request.peer, request.service, request.body) == ("ben", "work", b"data")
+        assert done == []  # nobody has asked for it again
+        assert (await ana.reissue(request.id)).body == b"atad"
+        assert done == [request.id]
+        assert ana.outstanding() == []
+        await ana.close()
+        assert await store.outbox_requests() == []
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_any_peer_that_serves_it_answers_and_another_one_when_it_is_lost() -> None:
+    async def story() -> None:
+        ana = await bound("ana", "ben", "cat", "dan")
+        others = {name: await bound(name, "ana") for name in ("ben", "cat", "dan")}
+        asked: list[str] = []
+        stuck = asyncio.Event()
+
+        def serve(bus: Bus) -> None:
+            async def work(request: ReceivedRequest) -> str:
+                asked.append(bus.name)
+                if request.text == "stuck" and not stuck.is_set():
+                    stuck.set()
+                    await asyncio.Event().wait()
+                return bus.name
+
+            bus.serve("work", work)
+
+        serve(others["ben"])
+        serve(others["cat"])
+        links = {name: await join(ana, bus) for name, bus in others.items()}
+        for _ in range(10):
+            await ana.request(None, "work")
+        assert sorted(asked) == ["ben"] * 5 + ["cat"] * 5  # fair, and never dan
+        caller = asyncio.create_task(ana.request(None, "work", "stuck"))
+        await stuck.wait()
+        lost = asked[-1]
+        links[lost].cut()
+        assert (await caller).peer == {"ben": "cat", "cat": "ben"}[lost]
+        with pytest.raises(NoResponder):
+            await ana.request(None, "nothing", wait_ms=1)
+        for bus in (ana, *others.values()):
+            await bus.close()
+
+    run(story())

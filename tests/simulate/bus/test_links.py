@@ -1,0 +1,169 @@
+"""Links on a simulated network: both sides dial at once, and lose each other again and again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.rules.errors import AnotherConnection
+from holdfast.rules.keys import public_key
+from holdfast.simulate.bus.net import BusNetwork
+from holdfast.simulate.bus.stream_end import StreamEnd
+from holdfast.simulate.world.loop import SimulatedLoop
+from holdfast.simulate.world.world import World
+from support.bus_links import LinkedPeer, key_seeds, peer
+from support.seeds import seeds
+
+HOSTS = {"ana": "10.0.0.1", "bo": "10.0.0.2"}
+
+
+class Opened:
+    """Counts who dialled."""
+
+    def __init__(self) -> None:
+        self.by: list[str] = []
+
+    def opened(self, dialler: StreamEnd, listener: StreamEnd) -> None:
+        self.by.append(dialler.net.machine)
+
+    def arrived(self, source: StreamEnd, data: bytes) -> None: ...
+
+
+class PeersApart:
+    """Ana with the lower key and Bo, each on a machine of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.rng = self.world.fork("test")
+        self.network = BusNetwork(self.world)
+        self.tap = Opened()
+        self.network.taps.append(self.tap)
+        self.loops: dict[str, SimulatedLoop] = {}
+        self.peers: dict[str, LinkedPeer] = {}
+        for name, host in HOSTS.items():
+            self.network.give_host(name, host)
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        loop = self.loops[name] = SimulatedLoop(self.world, name)
+        keys = dict(zip(HOSTS, key_seeds(2), strict=True))
+        others = {public_key(key): other for other, key in keys.items() if other != name}
+        net = self.network.start(name, loop, name.encode())
+        made = peer(name, keys[name], others, net, f"{HOSTS[name]}:7000")
+        self.peers[name] = loop.run_until_complete(made)
+
+    def lose_power(self, name: str) -> None:
+        self.loops[name].stop_dead()
+        self.network.end_process(name, power_loss=True)
+        self.loops[name].abandon()
+
+    def dial_at(self, name: str, ms: int) -> None:
+        (other,) = HOSTS.keys() - {name}
+        want = partial(self.peers[name].want, self.peers[other])
+        self.world.at(ms, lambda: self.loops[name].call_soon(want), name=f"{name} wants a link")
+
+    def pass_ms(self, ms: int) -> None:
+        self.world.run(until=self.world.ticks + ms)
+        for loop in self.loops.values():
+            loop.raise_trouble()
+
+    def check_one_link(self) -> bool:
+        """Both have one link, and it is the same one. True if Ana dialled it."""
+        ana, bo = self.peers["ana"], self.peers["bo"]
+        (there,), (here,) = ana.links.all(), bo.links.all()
+        assert there.dialled != here.dialled
+        assert len(self.network.ends) == 2, "a connection is left over"
+        for one, other, link in ((ana, bo, there), (bo, ana, here)):
+            other.told.frames.clear()
+            self.loops[one.told.name].call_soon(link.send, FrameKind.PARCEL, Stream.NOW, b"x")
+        self.pass_ms(1_000)
+        assert len(ana.told.frames) == len(bo.told.frames) == 1
+        for told in (ana.told, bo.told):
+            ups = [word.partition(" ")[0] for word in told.seen if word[:2] in ("up", "do")]
+            assert ups == ["up", "down"] * (len(ups) // 2) + ["up"], "two links at once"
+        return there.dialled
+
+    def close(self) -> None:
+        for loop in self.loops.values():
+            loop.stop_dead()
+            loop.abandon()
+
+
+def test_B6_two_hundred_dials_at_once_end_with_the_same_single_link_on_both_sides() -> None:
+    crossed = won = 0
+    for seed in seeds(200):
+        apart = PeersApart(seed)
+        apart.dial_at("bo", apart.rng.randrange(20))
+        # The higher key waits before it dials.
+        apart.dial_at("ana", 180 + apart.rng.randrange(60))
+        apart.pass_ms(5_000)
+        ana_dialled = apart.check_one_link()
+        for side in apart.peers.values():
+            assert len(side.told.up) == 1, "a link came up that did not stay"
+        if set(apart.tap.by) == set(HOSTS):
+            crossed += 1
+            won += ana_dialled
+        apart.close()
+    assert crossed > len(seeds(200)) // 4, "they hardly ever dialled at once"
+    assert 0 < won < crossed, "one side won each time: they were never close"
+
+
+def test_B6_a_connection_that_comes_while_our_proof_is_under_way_is_refused_or_let_in() -> None:
+    refused = 0
+    for seed in seeds(60):
+        apart = PeersApart(seed)
+        apart.dial_at("bo", 0)
+        apart.dial_at("ana", 196 + apart.rng.randrange(8))
+        apart.pass_ms(230)
+        apart.network.break_some(apart.rng, "ana")
+        apart.pass_ms(60_000)
+        apart.check_one_link()
+        refused += apart.peers["ana"].links.counts[AnotherConnection.code]
+        apart.close()
+    assert refused
+
+
+def test_B6_a_peer_that_restarts_is_linked_before_its_old_link_is_found_dead() -> None:
+    for seed, dialler in ((1, "ana"), (2, "bo")):
+        apart = PeersApart(seed)
+        apart.dial_at(dialler, 0)
+        apart.pass_ms(1_000)
+        apart.check_one_link()
+        apart.lose_power("bo")
+        apart.pass_ms(100)
+        apart.start("bo")
+        # So that nothing but its dial tells that the old link is dead.
+        for end in apart.network.ends.values():
+            end.lost = True
+        apart.dial_at("bo", 0)
+        apart.pass_ms(2_000)
+        (link,) = apart.peers["ana"].links.all()
+        assert not link.dialled
+        assert [word for word in apart.peers["ana"].told.seen if "frame" not in word][1:] == [
+            "down bo",
+            "up bo in",
+        ]
+        apart.close()
+
+
+def test_B6_peers_that_lose_each_other_in_every_way_find_one_link_again() -> None:
+    for seed in seeds(20):
+        apart = PeersApart(seed)
+        for name in HOSTS:
+            apart.dial_at(name, 0)
+        apart.pass_ms(3_000)
+        for _ in range(4):
+            match apart.rng.randrange(3):
+                case 0:
+                    apart.network.break_some(apart.rng, apart.rng.choice(list(HOSTS)))
+                case 1:
+                    ways = [("ana", "bo"), ("bo", "ana")]
+                    apart.network.cut_off(ways[: apart.rng.randrange(1, 3)])
+                case 2:
+                    apart.network.delay_ms_max = apart.rng.choice((1, 8, 200))
+            apart.pass_ms(apart.rng.randrange(60_000))
+            apart.network.heal()
+        # The longest wait before a dial, and a dead link that has to be noticed.
+        apart.pass_ms(90_000)
+        apart.check_one_link()
+        apart.close()
