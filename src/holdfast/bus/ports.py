@@ -94,9 +94,6 @@ class Link(Protocol):
     async def ping(self) -> float:
         """Milliseconds to the peer and back."""
 
-    def broken(self, error: HoldfastError) -> None:
-        """The peer breaks the rules of the bus: it is told, and the link ends."""
-
     def close(self, code: str, message: str = "") -> None:
         """Says goodbye and ends the link."""
 
@@ -166,8 +163,8 @@ class PeerDirectory(Protocol):
     async def note_address(self, key: PeerKey, address: str) -> None:
         """It was reached there."""
 
-    def capabilities(self) -> Sequence[bytes]:
-        """What we show others."""
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
+        """What we show a peer."""
 
 
 FoundPeer = Callable[[PeerKey, Sequence[str]], None]

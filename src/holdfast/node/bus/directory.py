@@ -71,7 +71,7 @@ class TrustDirectory:
             before = self._reached.get(peer.name, ())
             self._reached[peer.name] = with_address(before, address)
 
-    def capabilities(self) -> Sequence[bytes]:
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
         return ()
 
     def _peer(self, row: ZoneRow) -> Peer | None:
