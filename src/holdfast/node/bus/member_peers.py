@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
 from holdfast.bus.ports import Peer
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
@@ -227,7 +225,7 @@ class MemberPeers:
 
     def begin_join(self, peer: Peer, ticket: bytes) -> None:
         """The owner of a mesh may be called, to ask it to let us in."""
-        self._joining[peer.keys[0]] = msgspec.structs.replace(peer), ticket
+        self._joining[peer.keys[0]] = peer, ticket
 
     def end_join(self, key: PeerKey) -> None:
         self._joining.pop(key, None)

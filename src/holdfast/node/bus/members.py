@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
-from holdfast.node.bus.owner import Asked, MeshOwner
+from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol import bus_members as wire
@@ -253,14 +253,14 @@ class MeshMembers:
 
     # --- what we answer ------------------------------------------------------------------------
 
-    async def _news_asked(self, asked: Asked) -> bytes:
+    async def _news_asked(self, asked: MemberRequest) -> bytes:
         wanted = decode(asked.body, NewsAsked)
         held = self._of_member(wanted.mesh, asked.key)
         newer = held.members.raw if held.members.serial > wanted.serial else b""
         renewed = self._owner.renewed(held, asked.key) if wanted.renew else b""
         return wire.encode(NewsGiven(newer, renewed))
 
-    async def _list_told(self, asked: Asked) -> bytes:
+    async def _list_told(self, asked: MemberRequest) -> bytes:
         told = decode(asked.body, ListTold)
         held = self._of_member(told.mesh, asked.key)
         await self._adopt(held, told.members, asked.key)
