@@ -78,6 +78,7 @@ class Bus:
             random=options.random,
             jitter=options.jitter,
             now_ms=options.clock.now_ms,
+            missed=self._missed,
         )
         self._names: dict[PeerKey, str] = {}
 
@@ -135,6 +136,10 @@ class Bus:
         )
         if self._discovery is not None:
             self._discovery.seek(self._names)
+
+    def _missed(self, key: PeerKey) -> None:
+        if self._discovery is not None:
+            self._discovery.look(key)
 
     def _found(self, key: PeerKey, addresses: Sequence[str]) -> None:
         name = self._names.get(key)

@@ -111,8 +111,10 @@ class Serving:
         reply = self._book.find(request, self._context.clock.now_ms())
         if reply is not None:
             self._context.counts["requests_again"] += 1
-            credit.release()
-            self._context.spawn(self._reply(link.name, message, reply), "reply")
+            # It may be under way by the outbox as well; if this one is lost, it is asked for again.
+            self._lane_of(link.name).put_passing(
+                Outgoing(reply, None, on_written=lambda written: credit.release())
+            )
             return
         service = self._services.get(message.topic)
         if service is None:
@@ -215,7 +217,7 @@ class Serving:
             log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        self._lane_of(asker).put(row, item)
+        self._lane_of(asker).put(row, item, at_once=True)
 
     def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets

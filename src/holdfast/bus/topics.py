@@ -233,6 +233,14 @@ class Topics:
             if credit is not None:
                 credit.release()
             return
+        first = wanted[0]
+        if len(wanted) == 1 and first.is_caught_up and first.room > 0:
+            self._held[row.number] = _Holding(wanted, None)
+            first.add(self._received(row, first))
+            first.cursor = row.number
+            if credit is not None:
+                credit.release()
+            return
         holding = self._held[row.number] = _Holding(wanted, credit)
         holding.late.update(holding.wanted_by)
         for subscription in wanted:
@@ -303,7 +311,7 @@ class Topics:
     def _offer(self, row: InboxMessage, subscription: BusSubscription) -> None:
         if row.message.kind is MessageKind.REPLY or subscription not in self._subscriptions:
             return
-        if row.number in self._done:
+        if row.number in self._done or self._context.is_finished(row.number):
             return
         holding = self._held.get(row.number)
         if holding is None:
@@ -324,7 +332,8 @@ class Topics:
 
     def _let_go(self, number: int, holding: _Holding, subscription: BusSubscription) -> None:
         holding.wanted_by.pop(subscription, None)
-        holding.taken(subscription)
+        if holding.credit is not None:
+            holding.taken(subscription)
         if holding.wanted_by:
             return
         del self._held[number]

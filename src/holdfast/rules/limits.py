@@ -894,6 +894,9 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ACK_MS: Final = 5
+"""How long something that nobody waits for may wait for others to go with: the acknowledgement of
+a request, or the word to the store that a message is done with."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
