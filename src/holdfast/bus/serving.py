@@ -23,7 +23,14 @@ from holdfast.rules.bus.mesh_store import OutboxMessage
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.reply_book import ReplyBook, RequestKey
 from holdfast.rules.bus.signed_envelope import check_bus_name
-from holdfast.rules.errors import AlreadyExists, BusError, HoldfastError, NoResponder, OverLimit
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BusError,
+    HandlerRefused,
+    HoldfastError,
+    NoResponder,
+    OverLimit,
+)
 from holdfast.rules.ids import uuid8
 from holdfast.rules.limits import (
     BUS_HEAD_BYTES,
@@ -37,6 +44,11 @@ FAILED: Final = "handler_failed"
 """The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
 _REPLY: Final = b"holdfast bus reply 1\0"
 _BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
+
+
+def told_code(error: HoldfastError) -> str:
+    """The code that the asker gets for what a handler raises."""
+    return error.told if isinstance(error, HandlerRefused) else error.code
 
 
 class _Service:
@@ -167,7 +179,7 @@ class Serving:
                 return
             code = self._failed(message.topic, error)
         except HoldfastError as error:
-            code, body = error.code, error.message.encode()
+            code, body = told_code(error), error.message.encode()
         except Exception as error:
             code = self._failed(message.topic, error)
         left_ms = None

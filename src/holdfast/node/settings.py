@@ -28,6 +28,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.rules.bus.sealing import SealSource
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import BUS_PORT, KIB, MIB
 from holdfast.rules.names import check_peer
@@ -80,6 +81,13 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """NAME@HOST:PORT: where trusted peers are. An address proves nothing, the peer's key does."""
     batch: bool = True
     """One signature for the messages of a moment; without, each message has its own."""
+    seal: str | None = None
+    """Where the key is that seals messages at rest: `passphrase-file:PATH`, `key-file:PATH` or
+    `keyring`. None: they lie in the clear."""
+
+    @property
+    def seal_source(self) -> SealSource | None:
+        return None if self.seal is None else SealSource.parse(self.seal)
 
     @property
     def addresses(self) -> list[str]:
@@ -181,7 +189,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
         _ = self.tcp_address, self.listen_address, self.disk_limit_bytes, self.web
-        _ = self.bus.addresses, self.bus.static_peers, self.bus.is_discovering
+        _ = self.bus.addresses, self.bus.static_peers, self.bus.is_discovering, self.bus.seal_source
         return self
 
     def hook(self, event: str) -> list[str]:

@@ -38,6 +38,7 @@ MEMORY_BYTES: Final = 64 * MIB
 PASSPHRASE_CHARS_MIN: Final = 8
 
 _PROOF: Final = b"holdfast bus at rest"
+_PLACES: Final = "write passphrase-file:PATH, key-file:PATH or keyring"
 _CONTEXT: Final = "holdfast bus at rest 1: wrapping key"
 
 Random = Callable[[int], bytes]
@@ -69,6 +70,32 @@ class SealSecret(NamedTuple):
         if len(value) != KEY_BYTES:
             raise BadInput(f"a key at rest has {KEY_BYTES} bytes, not {len(value)}")
         return cls(SecretKind.KEY, value)
+
+
+class SealPlace(StrEnum):
+    """Where the secret is kept."""
+
+    PASSPHRASE_FILE = "passphrase-file"
+    KEY_FILE = "key-file"
+    KEYRING = "keyring"
+
+
+class SealSource(NamedTuple):
+    place: SealPlace
+    path: str = ""
+    """Of a file."""
+
+    @classmethod
+    def parse(cls, text: str) -> SealSource:
+        """Reads the setting: `passphrase-file:PATH`, `key-file:PATH` or `keyring`."""
+        word, _, path = text.partition(":")
+        try:
+            place = SealPlace(word)
+        except ValueError:
+            raise BadInput(f"{word!r} is no place of a key at rest", hint=_PLACES) from None
+        if bool(path) is (place is SealPlace.KEYRING):
+            raise BadInput(f"{text!r} is no place of a key at rest", hint=_PLACES)
+        return cls(place, path)
 
 
 class SealLock(msgspec.Struct, frozen=True, kw_only=True):

@@ -153,6 +153,24 @@ class BusReads:
         ).fetchall()
         return {name: msgspec.json.decode(patterns, type=list[str]) for name, patterns in rows}
 
+    def bus_keys(self) -> list[tuple[int, bytes]]:
+        """The wrapped keys, by number."""
+        rows: list[Any] = self._con.execute(
+            "SELECT number, key FROM bus_seal ORDER BY number"
+        ).fetchall()
+        return rows
+
+    def bus_bodies(
+        self, table: str, seal: int, after: int, limit: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Number, key and body of rows after a number that another key sealed, or none."""
+        rows: list[Any] = self._con.execute(
+            f"SELECT number, seal, body FROM {table} WHERE number > ? AND seal <> ? "
+            "ORDER BY number LIMIT ?",
+            (after, seal, limit),
+        ).fetchall()
+        return rows
+
     def _waiting(self, rest: str, values: tuple[Any, ...]) -> list[WaitingRow]:
         rows: list[Any] = self._con.execute(_WAITING + rest, values).fetchall()
         return [WaitingRow._make(row) for row in rows]
@@ -274,13 +292,6 @@ class BusWrites(BusReads):
 
     # --- sealing -----------------------------------------------------------------------------
 
-    def bus_keys(self) -> list[tuple[int, bytes]]:
-        """The wrapped keys, by number."""
-        rows: list[Any] = self._con.execute(
-            "SELECT number, key FROM bus_seal ORDER BY number"
-        ).fetchall()
-        return rows
-
     def bus_key_put(self, number: int, key: bytes, now_ms: int) -> None:
         self._con.execute(
             "INSERT INTO bus_seal VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE "
@@ -290,17 +301,6 @@ class BusWrites(BusReads):
 
     def bus_keys_drop(self, below: int) -> None:
         self._con.execute("DELETE FROM bus_seal WHERE number < ?", (below,))
-
-    def bus_bodies(
-        self, table: str, seal: int, after: int, limit: int
-    ) -> list[tuple[int, int, bytes]]:
-        """Number, key and body of rows after a number that another key sealed, or none."""
-        rows: list[Any] = self._con.execute(
-            f"SELECT number, seal, body FROM {table} WHERE number > ? AND seal <> ? "
-            "ORDER BY number LIMIT ?",
-            (after, seal, limit),
-        ).fetchall()
-        return rows
 
     def bus_bodies_put(self, table: str, rows: Sequence[tuple[int, int, bytes]]) -> None:
         """Number, key and body of each."""
