@@ -105,13 +105,27 @@ class Greeter:
         transcript = _transcript(connection, client=theirs, server=mine)
         self._prove(connection, "server", transcript)
         await _check(connection, "client", theirs.key, transcript)
-        welcome = await self._events.welcome(theirs.key)
-        connection.expect_bodies_of(WELCOME_BYTES_MAX)
+        welcome = await self._welcome_if_known(connection, theirs.key)
         said = await _read(connection, FrameKind.WELCOME, WelcomeFrame)
         name = await self._events.admit(theirs.key, said)
+        if welcome is None:  # what it has shown makes it known
+            welcome = await self._events.welcome(theirs.key)
         await let_in(theirs.key)
         _tell(connection, FrameKind.WELCOME, welcome)
         return Greeted(theirs.key, name, said)
+
+    async def _welcome_if_known(
+        self, connection: FrameConnection, peer: PeerKey
+    ) -> WelcomeFrame | None:
+        """What we tell a peer that we know. One that we do not know may still show a capability;
+        until then its frames are those of a stranger, and it is told nothing.
+        """
+        try:
+            welcome = await self._events.welcome(peer)
+        except NotTrusted:
+            return None
+        connection.expect_bodies_of(WELCOME_BYTES_MAX)
+        return welcome
 
     def _hello(self, connection: FrameConnection) -> HelloFrame:
         hello = HelloFrame(PROTOCOL_VERSION, self.key, self._random(NONCE_BYTES))
@@ -170,13 +184,13 @@ def _tell(connection: FrameConnection, kind: FrameKind, document: Told) -> None:
 
 
 async def _read(connection: FrameConnection, wanted: FrameKind, type: type[T]) -> T:
-    frame = await connection.next_frame()
-    if frame.kind == FrameKind.GOODBYE:
-        goodbye = read_told(FrameKind.GOODBYE, frame.body)
+    kind, stream, body = await connection.next_frame()
+    if kind == FrameKind.GOODBYE:
+        goodbye = read_told(FrameKind.GOODBYE, body)
         assert isinstance(goodbye, GoodbyeFrame)
         raise error_by_code(goodbye.code, clean(goodbye.message) or f"{connection.host} refuses")
-    if frame.kind != wanted or frame.stream != Stream.CONTROL:
+    if kind != wanted or stream != Stream.CONTROL:
         raise BadAnswer(f"{connection.host} does not say {wanted.name} where it belongs")
-    document = read_told(wanted, frame.body)
+    document = read_told(wanted, body)
     assert isinstance(document, type)
     return document
