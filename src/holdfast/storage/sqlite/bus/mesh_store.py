@@ -226,7 +226,7 @@ class SqliteMeshStore:
         return msgspec.structs.replace(found, reserved=reserved, generation=generation, epoch=epoch)
 
     def _tell(self, doubt: str) -> None:
-        log.warning(
+        log.info(  # it costs little, and nobody has to do anything about it
             "the store of the bus may have gone back in time: %s; it skips numbers and takes a new "
             "incarnation",
             doubt,
