@@ -8,7 +8,7 @@ meanwhile ends the dial. Which of two connections wins was decided before: `rule
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -49,8 +49,18 @@ class DialView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DialStatus(UnitStatus[DialState, DialView]):
+    def __init__(self, peer: str, now_ms: Callable[[], int]) -> None:
+        super().__init__(
+            f"the link to {peer}",
+            DialState.WAITING,
+            DialState.STOPPED,
+            now_ms,
+            lambda view: None,  # whoever wants to know is told of links
+        )
+        self._peer = peer
+
     def _view(self) -> DialView:
-        return DialView(name=self.name, **self.supervision.shown())
+        return DialView(name=self._peer, **self.supervision.shown())
 
     view = _view
 
@@ -81,10 +91,12 @@ class Dial:
         """Other keys or addresses, from the next dial on."""
         self._keys, self._addresses = wanted.keys, list(wanted.addresses)
 
-    def found(self, addresses: Sequence[str]) -> None:
-        """The peer may be there: these are tried before the others."""
+    def found(self, addresses: Sequence[str]) -> bool:
+        """The peer may be there: these are tried before the others. True if one of them is new."""
+        is_new = any(address not in self._addresses for address in addresses)
         known = [address for address in self._addresses if address not in addresses]
         self._addresses = [*dict.fromkeys(addresses), *known][:BUS_ADDRESSES_MAX]
+        return is_new
 
     def came(self, peer: PeerKey) -> bool:
         """A link to this key is up; True if that is the wanted peer."""

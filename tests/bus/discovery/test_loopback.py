@@ -72,6 +72,28 @@ def test_B6_two_peers_of_one_machine_find_each_other_and_strangers_stay_unresolv
     asyncio.run(meet())
 
 
+def test_B6_a_name_that_was_redirected_is_asked_for_as_if_nothing_were_known() -> None:
+    """Nobody but the one who looks asks here, so the lie stands until he does."""
+    victim = instance_of(os.urandom(32))
+    around = rules.surroundings([(HERE, 7001)], interfaces.interface_addresses())
+
+    async def look() -> None:
+        honest = MdnsResponder(victim, around, _ignore, _ignore)
+        looking = MdnsResponder(instance_of(os.urandom(32)), around, _ignore, _ignore)
+        await honest.begin(around)
+        assert await looking.resolve(victim, ask=False) == [(HERE, 7001)]
+        await asyncio.sleep(1.1)  # by the rules of mDNS a record replaces those older than a second
+        hostile_mdns.main(HERE, "redirect", victim, "10.9.9.9", "6666")
+        async with asyncio.timeout(PATIENCE_S):
+            while (HERE, 7001) in await looking.resolve(victim, ask=False):
+                await asyncio.sleep(0.02)
+        assert ("10.9.9.9", 6666) in await looking.resolve(victim, ask=False)
+        assert (HERE, 7001) in await looking.resolve(victim, ask=True)
+        await asyncio.gather(honest.close(), looking.close())
+
+    asyncio.run(look())
+
+
 def test_B6_more_talk_than_anybody_can_listen_to_is_not_listened_to_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,6 +228,10 @@ def test_B6_where_the_system_tells_nothing_addresses_are_looked_at(
         end()
 
     asyncio.run(watch())
+
+
+def _ignore(_: object) -> None:
+    pass
 
 
 async def _until(condition: Callable[[], bool]) -> None:
