@@ -20,7 +20,7 @@ from holdfast.rules.keys import public_key
 from holdfast.service.clock import SystemClock
 
 ANYWHERE = "127.0.0.1:0"
-_TEST_S_MAX = 60
+_TEST_S_MAX = 20
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

@@ -157,7 +157,7 @@ DURABLE: Final = ("sqlite", "sealed")
 
 def id_of(number: int) -> bytes:
     """A message id, rising with its number."""
-    return bytes((0, 0, 0, 0)) + number.to_bytes(4) + b"\x70\0\x80" + bytes(5)
+    return bytes(2) + number.to_bytes(4) + b"\x70\0\x80" + bytes(7)
 
 
 def nonce_of(number: int) -> bytes:

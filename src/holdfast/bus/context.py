@@ -15,6 +15,7 @@ from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import BusError, HoldfastError
+from holdfast.rules.limits import BUS_ACK_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
@@ -44,7 +45,8 @@ class BusContext:
         """Events since the bus was bound, by name."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._changed: asyncio.Future[None] | None = None
-        self._finished: list[int] = []
+        self._finished: dict[int, None] = {}
+        """Messages of the inbox that handlers have finished with, until the store knows it."""
         self._removed: list[int] = []
         self._tidying = False
 
@@ -100,8 +102,12 @@ class BusContext:
 
     def finish_inbox(self, number: int) -> None:
         """A handler has finished with a message. The store learns it soon, with others."""
-        self._finished.append(number)
+        self._finished[number] = None
         self._tidy_soon()
+
+    def is_finished(self, number: int) -> bool:
+        """Whether a message that the store may still show is done with."""
+        return number in self._finished
 
     def remove_outbox(self, id: int) -> None:
         """A message has arrived, or is given up. The store learns it soon, with others."""
@@ -111,6 +117,10 @@ class BusContext:
     def _tidy_soon(self) -> None:
         if not self._tidying and not self.is_closed:
             self._tidying = True
+            self.loop.call_later(BUS_ACK_MS / 1000, self._tidy_now)
+
+    def _tidy_now(self) -> None:
+        if not self.is_closed:
             self.spawn(self._tidy(), "tidy")
 
     async def _tidy(self) -> None:
@@ -123,15 +133,16 @@ class BusContext:
         """Tells the store what is done with. What it could not take is told again with the next."""
         while self._removed or self._finished:
             removed, self._removed = self._removed, []
-            finished, self._finished = self._finished, []
+            finished = list(self._finished)
             try:
                 if removed:
                     await guarded(self.store.remove_many(removed))
                     removed = []
-                if finished:
-                    await guarded(self.store.finish_inbox(finished))
-                    self.changed()
             except (BusError, asyncio.CancelledError):
                 self._removed[:0] = removed
-                self._finished[:0] = finished
                 raise
+            if finished:
+                await guarded(self.store.finish_inbox(finished))
+                for number in finished:
+                    del self._finished[number]
+                self.changed()

@@ -8,7 +8,7 @@ meanwhile ends the dial. Which of two connections wins was decided before: `rule
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -49,8 +49,18 @@ class DialView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DialStatus(UnitStatus[DialState, DialView]):
+    def __init__(self, peer: str, now_ms: Callable[[], int]) -> None:
+        super().__init__(
+            f"the link to {peer}",
+            DialState.WAITING,
+            DialState.STOPPED,
+            now_ms,
+            lambda view: None,  # whoever wants to know is told of links
+        )
+        self._peer = peer
+
     def _view(self) -> DialView:
-        return DialView(name=self.name, **self.supervision.shown())
+        return DialView(name=self._peer, **self.supervision.shown())
 
     view = _view
 

@@ -176,21 +176,22 @@ class FrameConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
-        out, self._out = self._first + self._out, []
-        self._first, was_full = [], self._out_bytes >= BUS_TRANSPORT_BYTES
-        self._out_bytes = 0
-        if self._is_closing or not out:
-            return
-        self._open().write(b"".join(out))
+        was_full = self._out_bytes >= BUS_TRANSPORT_BYTES
+        self._write_out()
         sink = self._sink
-        if sink is None:
+        if sink is None or self._is_closing:
             return
-        if self._is_paused:
-            if self.unsent > BUS_UNREAD_BYTES_MAX:
-                sink.broken(PeerUnreachable("the peer does not read what it is sent"))
-        elif was_full:
-            sink.may_send()
+        if not self._is_paused:
+            if was_full:
+                sink.may_send()
+        elif self.unsent > BUS_UNREAD_BYTES_MAX:
+            sink.broken(PeerUnreachable("the peer does not read what it is sent"))
+
+    def _write_out(self) -> None:
+        out = self._first + self._out
+        self._first, self._out, self._out_bytes, self._flushing = [], [], 0, False
+        if out and not self._is_closing:
+            self._open().write(b"".join(out))
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ class FrameConnection(asyncio.Protocol):
         """Ends the connection after what was sent has left, or after a while."""
         if self._is_closing:
             return
-        self._flush()
+        self._write_out()
         self._is_closing = True
         transport = self._open()
         transport.close()

@@ -106,6 +106,8 @@ class Lane:
         self.acked = 0
         self._context, self._numbers, self._asked = context, numbers, asked
         self._queues: dict[Stream, deque[Outgoing]] = {stream: deque() for stream in STREAMS}
+        self.queued = 0
+        """Messages in memory that wait for room."""
         self._queued_bytes = 0
         self._under_way: deque[tuple[int, Outgoing]] = deque()
         self.last_number = 0
@@ -121,10 +123,6 @@ class Lane:
         self._later: asyncio.TimerHandle | None = None
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
         """By the id of a message: who waits for its receipt, and how long for a link."""
-
-    @property
-    def queued(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
 
     @property
     def under_way(self) -> int:
@@ -154,8 +152,8 @@ class Lane:
             if not waiting:
                 del self._receipts[id]
 
-    def put(self, id: OutboxId, item: OutboxMessage) -> None:
-        """A message that was just put into the outbox."""
+    def put(self, id: OutboxId, item: OutboxMessage, *, at_once: bool = False) -> None:
+        """A message that was just put into the outbox. `at_once`: it does not wait for others."""
         if self.link is None or id in self._held:
             return
         self._dormant.pop(id, None)
@@ -165,7 +163,10 @@ class Lane:
             self._drain_soon()
             return
         self._hold(id, item)
-        self._drain_soon()
+        if at_once and self.queued == 1 and not self._draining:
+            self._drain()
+        else:
+            self._drain_soon()
 
     def put_passing(self, outgoing: Outgoing) -> None:
         """A message that is in no outbox."""
@@ -180,6 +181,7 @@ class Lane:
         queue = self._queues[stream_of(outgoing.message)]
         if outgoing in queue:
             queue.remove(outgoing)
+            self.queued -= 1
             self._queued_bytes -= len(outgoing.message.body)
 
     def drop(self, id: OutboxId) -> None:
@@ -202,6 +204,7 @@ class Lane:
 
     def _queue(self, outgoing: Outgoing) -> None:
         self._queues[stream_of(outgoing.message)].append(outgoing)
+        self.queued += 1
         self._queued_bytes += len(outgoing.message.body)
 
     # --- the link ----------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class Lane:
                 outgoing.told(written=False)
                 self._context.counts["dropped_with_link"] += outgoing.id is None
             queue.clear()
-        self._queued_bytes = 0
+        self.queued = self._queued_bytes = 0
         self._under_way.clear()
         self._held.clear()
         if self._later is not None:
@@ -316,17 +319,20 @@ class Lane:
         link = self.link
         if link is None or self._context.is_closed:
             return
-        wrote = self._numbers.at_hand > 0 and any(
-            self._write(link, stream, queue) for stream, queue in self._queues.items() if queue
-        )
+        wrote = False
+        if self.queued and (most := self._numbers.at_hand):
+            for stream, queue in self._queues.items():
+                if queue and self._write(link, stream, queue, most):
+                    wrote = True
+                    break
         if self._has_space:
             self._load_soon()
         if wrote and self.queued:
             self._drain_soon()
 
-    def _write(self, link: Link, stream: Stream, queue: deque[Outgoing]) -> bool:
-        """Numbers, signs and hands over what may go of one stream."""
-        most, now = self._numbers.at_hand, self._context.clock.now_ms()
+    def _write(self, link: Link, stream: Stream, queue: deque[Outgoing], most: int) -> bool:
+        """Numbers, signs and hands over what may go of one stream, `most` messages of it."""
+        now = self._context.clock.now_ms()
         mode = SigningMode.BATCH if self._context.batch else SigningMode.EACH
         taken: list[Outgoing] = []
         payloads: list[bytes] = []
@@ -334,6 +340,7 @@ class Lane:
         def sizes() -> Iterator[int]:
             while queue and len(taken) < most:
                 outgoing = queue.popleft()
+                self.queued -= 1
                 self._queued_bytes -= len(outgoing.message.body)
                 if self._is_over(outgoing, now):
                     continue
@@ -348,6 +355,7 @@ class Lane:
             count = 0
         for outgoing in reversed(taken[count:]):
             queue.appendleft(outgoing)
+            self.queued += 1
             self._queued_bytes += len(outgoing.message.body)
         if not count:
             return False

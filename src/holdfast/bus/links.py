@@ -305,9 +305,7 @@ class BusLinks:
     # --- units ---------------------------------------------------------------------------------
 
     def _begin(self, name: str) -> _Unit:
-        status = DialStatus(
-            f"the link to {name}", DialState.WAITING, DialState.STOPPED, self._now_ms, _ignore
-        )
+        status = DialStatus(name, self._now_ms)
         return TaskUnit(status, Dial(name, self._wanted[name], self, status), self._jitter)
 
 
@@ -315,7 +313,3 @@ def _another() -> AnotherConnection:
     return AnotherConnection(
         "another connection between these two peers is their link", hint="nothing is to be done"
     )
-
-
-def _ignore(view: DialView) -> None:
-    pass

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
@@ -22,7 +22,7 @@ from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream, told
 from holdfast.rules.bus.batching import is_worth_a_thread
 from holdfast.rules.bus.mesh_store import ArrivalVerdict, SignedArrival
-from holdfast.rules.bus.message import BusMessage, decode_message
+from holdfast.rules.bus.message import BusMessage, MessageKind, decode_message
 from holdfast.rules.bus.signed_envelope import (
     RecipientKind,
     SignedParcel,
@@ -42,12 +42,15 @@ from holdfast.rules.errors import (
     WrongRecipient,
 )
 from holdfast.rules.limits import (
+    BUS_ACK_MS,
     BUS_GROUP_BYTES,
     BUS_PARCEL_MESSAGES_MAX,
     REASON_CHARS_MAX,
 )
 
 Refusal = tuple[int, str, str]
+_WAITED_FOR: Final = (MessageKind.SEND, MessageKind.PUBLISH)
+"""A send returns when it is acknowledged; a request has its reply, and a reply nobody who waits."""
 
 
 class Receiver(Protocol):
@@ -98,6 +101,8 @@ class ParcelIntake:
         self._wake: asyncio.Future[None] | None = None
         self._traffic = traffic
         self._is_over = False
+        self._upto = 0
+        self._later: asyncio.TimerHandle | None = None
         context.spawn(self._run(), "intake")
 
     def add(self, stream: Stream, body: bytes) -> None:
@@ -141,7 +146,8 @@ class ParcelIntake:
                 log.warning("%s hands over what it cannot have signed: %s", self.link.name, error)
                 self.link.broken(error)
                 return
-            await asyncio.sleep(0)  # a peer that floods gives the others their turn
+            if self._waiting:
+                await asyncio.sleep(0)  # a peer that floods gives the others their turn
 
     def _next_group(self) -> list[_Came]:
         group: list[_Came] = []
@@ -179,7 +185,10 @@ class ParcelIntake:
                 number = one.arrival.sequence
                 refused.append((number, BadSequence.code, "this number was seen before"))
         upto = max(parcel.head(parcel.count - 1).sequence for parcel in parcels)
-        self._acknowledge(upto, refused)
+        if refused or any(one.arrival.message.kind in _WAITED_FOR for one in taken):
+            self._acknowledge(upto, refused)
+        else:
+            self._acknowledge_later(upto)
         for one, verdict in zip(taken, verdicts, strict=True):
             self._hand_out(one, verdict)
 
@@ -236,7 +245,21 @@ class ParcelIntake:
                 await self._context.until_changed()
         raise PeerUnreachable(f"the link to {link.name} has ended")
 
+    def _acknowledge_later(self, upto: int) -> None:
+        """Nobody waits for this one: it goes with others."""
+        self._upto = upto
+        if self._later is None:
+            self._later = self._context.loop.call_later(BUS_ACK_MS / 1000, self._acknowledge_now)
+
+    def _acknowledge_now(self) -> None:
+        self._later = None
+        if not self._is_over:
+            self._tell(AckFrame(self._upto))
+
     def _acknowledge(self, upto: int, refused: list[Refusal]) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         refused.sort()
         for at in range(0, len(refused), BUS_PARCEL_MESSAGES_MAX):
             part = refused[at : at + BUS_PARCEL_MESSAGES_MAX]

@@ -163,8 +163,8 @@ class PeerDirectory(Protocol):
     async def note_address(self, key: PeerKey, address: str) -> None:
         """It was reached there."""
 
-    def capabilities(self) -> Sequence[bytes]:
-        """What we show others."""
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
+        """What we show a peer."""
 
 
 FoundPeer = Callable[[PeerKey, Sequence[str]], None]

@@ -182,7 +182,7 @@ class Requests:
         asking.peers.append(to)
         row = await guarded(self._context.store.enqueue_outbox(item))
         asking.rows.append((to, row))
-        self._lane_of(to).put(row, item)
+        self._lane_of(to).put(row, item, at_once=True)
 
     async def _ask_any(
         self, asking: _Asking, message: BusMessage, deadline: float, wait_ms: int

@@ -95,7 +95,7 @@ class BusRouter:
             name=self.context.name,
             incarnation=self.context.incarnation,
             seen=seen or 0,
-            capabilities=list(self.context.peers.capabilities()),
+            capabilities=list(self.context.peers.capabilities(peer)),
             addresses=list(self.addresses),
         )
 

@@ -23,7 +23,14 @@ from holdfast.rules.bus.mesh_store import OutboxMessage
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.reply_book import ReplyBook, RequestKey
 from holdfast.rules.bus.signed_envelope import check_bus_name
-from holdfast.rules.errors import AlreadyExists, BusError, HoldfastError, NoResponder, OverLimit
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BusError,
+    HandlerRefused,
+    HoldfastError,
+    NoResponder,
+    OverLimit,
+)
 from holdfast.rules.ids import uuid8
 from holdfast.rules.limits import (
     BUS_HEAD_BYTES,
@@ -37,6 +44,11 @@ FAILED: Final = "handler_failed"
 """The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
 _REPLY: Final = b"holdfast bus reply 1\0"
 _BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
+
+
+def told_code(error: HoldfastError) -> str:
+    """The code that the asker gets for what a handler raises."""
+    return error.told if isinstance(error, HandlerRefused) else error.code
 
 
 class _Service:
@@ -99,8 +111,10 @@ class Serving:
         reply = self._book.find(request, self._context.clock.now_ms())
         if reply is not None:
             self._context.counts["requests_again"] += 1
-            credit.release()
-            self._context.spawn(self._reply(link.name, message, reply), "reply")
+            # It may be under way by the outbox as well; if this one is lost, it is asked for again.
+            self._lane_of(link.name).put_passing(
+                Outgoing(reply, None, on_written=lambda written: credit.release())
+            )
             return
         service = self._services.get(message.topic)
         if service is None:
@@ -165,7 +179,7 @@ class Serving:
                 return
             code = self._failed(message.topic, error)
         except HoldfastError as error:
-            code, body = error.code, error.message.encode()
+            code, body = told_code(error), error.message.encode()
         except Exception as error:
             code = self._failed(message.topic, error)
         left_ms = None
@@ -203,7 +217,7 @@ class Serving:
             log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        self._lane_of(asker).put(row, item)
+        self._lane_of(asker).put(row, item, at_once=True)
 
     def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets

@@ -77,5 +77,5 @@ class StaticPeers:
             addresses = (address, *others)[:BUS_ADDRESSES_MAX]
             self._by_name[peer.name] = msgspec.structs.replace(peer, addresses=addresses)
 
-    def capabilities(self) -> Sequence[bytes]:
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
         return ()

@@ -24,7 +24,7 @@ from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.topic_pattern import check_pattern, takes
 from holdfast.rules.errors import BadAnswer, BadInput, BusClosed, BusError, OverLimit
-from holdfast.rules.limits import BUS_INTERESTS_MAX
+from holdfast.rules.limits import BUS_FINISHED_KEPT, BUS_INTERESTS_MAX
 
 OURS = ""
 """Under this name the store keeps our own durable subscriptions."""
@@ -70,6 +70,10 @@ class Topics:
         self._durable: dict[str, list[str]] = {}
         """Who has durable subscriptions, connected or not."""
         self._held: dict[int, _Holding] = {}
+        self._done: dict[int, None] = {}
+        """The messages of the inbox that were finished last: a page that was read before the store
+        knew it may still hold them.
+        """
         self._credits: dict[tuple[PeerKey, bytes], Credit] = {}
         self._names: dict[PeerKey, str] = {}
         self._cursor = 0
@@ -229,6 +233,14 @@ class Topics:
             if credit is not None:
                 credit.release()
             return
+        first = wanted[0]
+        if len(wanted) == 1 and first.is_caught_up and first.room > 0:
+            self._held[row.number] = _Holding(wanted, None)
+            first.add(self._received(row, first))
+            first.cursor = row.number
+            if credit is not None:
+                credit.release()
+            return
         holding = self._held[row.number] = _Holding(wanted, credit)
         holding.late.update(holding.wanted_by)
         for subscription in wanted:
@@ -299,6 +311,8 @@ class Topics:
     def _offer(self, row: InboxMessage, subscription: BusSubscription) -> None:
         if row.message.kind is MessageKind.REPLY or subscription not in self._subscriptions:
             return
+        if row.number in self._done or self._context.is_finished(row.number):
+            return
         holding = self._held.get(row.number)
         if holding is None:
             if not takes(subscription.pattern, row.message.topic):
@@ -318,9 +332,13 @@ class Topics:
 
     def _let_go(self, number: int, holding: _Holding, subscription: BusSubscription) -> None:
         holding.wanted_by.pop(subscription, None)
-        holding.taken(subscription)
+        if holding.credit is not None:
+            holding.taken(subscription)
         if holding.wanted_by:
             return
         del self._held[number]
         if holding.finished:
+            self._done[number] = None
+            if len(self._done) > BUS_FINISHED_KEPT:
+                del self._done[next(iter(self._done))]
             self._context.finish_inbox(number)

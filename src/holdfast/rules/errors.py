@@ -720,12 +720,15 @@ class BlobCorrupt(
 
 
 class BusError(HoldfastError, code="bus"):
-    """The bus could not do what it was asked for: catch it to catch whatever the bus raises."""
+    """The bus could not do what it was asked for: catch it to catch whatever the bus raises.
+
+    Its kinds name their family first, from which they have their status and exit code.
+    """
 
 
 class PeerUnreachable(
-    BusError,
     Unreachable,
+    BusError,
     code="peer_unreachable",
     exit_code=3,
     hint="send waits for an absent peer; see who is there: holdfast peer list",
@@ -734,8 +737,8 @@ class PeerUnreachable(
 
 
 class BusInboxFull(
-    BusError,
     Refused,
+    BusError,
     code="bus_inbox_full",
     http_status=503,
     hint="handlers have to finish what waits for them first; the sender keeps it meanwhile",
@@ -744,42 +747,42 @@ class BusInboxFull(
 
 
 class UnknownPeer(
-    BusError,
     NotFound,
+    BusError,
     code="unknown_peer",
     hint="trust it first, by its card: holdfast peer trust CARD",
 ):
     """Nobody is known by this name or key."""
 
 
-class BadSignature(BusError, NotTrusted, code="bad_signature"):
+class BadSignature(NotTrusted, BusError, code="bad_signature"):
     """A message of the bus is not signed by the key that it names."""
 
 
-class BadPayloadId(BusError, BadInput, code="bad_payload_id", http_status=400):
+class BadPayloadId(BadInput, BusError, code="bad_payload_id", http_status=400):
     """The id of a message is not the hash of its payload."""
 
 
-class WrongRecipient(BusError, NotAllowed, code="wrong_recipient"):
+class WrongRecipient(NotAllowed, BusError, code="wrong_recipient"):
     """A message of the bus was signed for somebody else, or for an earlier life of this store."""
 
 
 class BadSequence(
-    BusError,
     Conflict,
+    BusError,
     code="bad_sequence",
     hint="the sender counts on above the number that this peer has seen",
 ):
     """A message of the bus was seen before, or its number is not above the last one."""
 
 
-class CapabilityRefused(BusError, NotAllowed, code="capability_refused"):
+class CapabilityRefused(NotAllowed, BusError, code="capability_refused"):
     """What a peer shows as its right is expired, widened, forged, or not for it."""
 
 
 class NoResponder(
-    BusError,
     Refused,
+    BusError,
     code="no_responder",
     exit_code=4,
     http_status=503,
@@ -789,36 +792,36 @@ class NoResponder(
 
 
 class RequestTimedOut(
-    BusError, Unknown, code="request_timed_out", http_status=504, hint="ask again with the same id"
+    Unknown, BusError, code="request_timed_out", http_status=504, hint="ask again with the same id"
 ):
     """No reply came in time. The other side may have done what was asked."""
 
 
-class RequestCancelled(BusError, Unknown, code="request_cancelled", http_status=499):
+class RequestCancelled(Unknown, BusError, code="request_cancelled", http_status=499):
     """A request was cancelled before its reply came. The other side was told."""
 
 
-class RequestRefused(BusError, Refused, code="request_refused", http_status=502):
+class RequestRefused(Refused, BusError, code="request_refused", http_status=502):
     """The other side answered with an error; the message begins with its code."""
 
 
-class MessageRefused(BusError, Refused, code="message_refused", http_status=502):
+class MessageRefused(Refused, BusError, code="message_refused", http_status=502):
     """The peer will not take a message; the message of this error begins with its code."""
 
 
-class BusClosed(BusError, Refused, code="bus_closed", http_status=503, hint="bind the bus again"):
+class BusClosed(Refused, BusError, code="bus_closed", http_status=503, hint="bind the bus again"):
     """The bus is stopping or stopped."""
 
 
 class BusStoreFailed(
-    BusError, Broken, code="bus_store_failed", hint="see the cause; then bind the bus again"
+    Broken, BusError, code="bus_store_failed", hint="see the cause; then bind the bus again"
 ):
     """What keeps the durable part of the bus failed; the message names the cause."""
 
 
 class WrongKey(
-    BusError,
     NotTrusted,
+    BusError,
     code="wrong_key",
     hint="give the passphrase or key that this home was sealed with",
 ):
@@ -826,9 +829,29 @@ class WrongKey(
 
 
 class DiscoveryFailed(
-    BusError,
     Unreachable,
+    BusError,
     code="discovery_failed",
     hint="peers are still reached where they were before, and at addresses that you give",
 ):
     """Peers cannot be looked for on the local network, or too much is said there."""
+
+
+class UnknownStream(
+    NotFound, BusError, code="unknown_stream", hint="open it again; what it held comes again"
+):
+    """A program acknowledges or answers on a stream of the bus that is not open."""
+
+
+class HandlerRefused(Refused, BusError, code="handler_refused", http_status=502):
+    """Raised by a handler of requests to refuse one, with a code of its own for the asker."""
+
+    def __init__(
+        self, message: str, *, code: str = "handler_refused", hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.told = code
+
+
+class CommandFailed(Refused, BusError, code="command_failed", http_status=502):
+    """A command that handles messages or requests of the bus has failed."""

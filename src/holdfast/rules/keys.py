@@ -106,6 +106,16 @@ def parse_card(text: str) -> tuple[str, bytes]:
     return check_peer(parts[0]), check_key_bytes(key)
 
 
+def split_card(text: str) -> tuple[str, str | None]:
+    """The card and the address of `CARD@HOST:PORT`; None for a card alone. A name may contain an
+    at sign, so what stands before the last one must be a card.
+    """
+    card, at, address = text.strip().rpartition("@")
+    if not at or f":{KIND}:" not in card:
+        return text, None
+    return card, address
+
+
 # --- Hello -------------------------------------------------------------------------------------
 
 

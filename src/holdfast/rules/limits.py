@@ -859,6 +859,7 @@ BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
 BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
 BUS_ADDRESSES_MAX: Final = 8
+"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes."""
 """Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
 BUS_PORT: Final = 7412
 """The port of the bus where an address names none."""
@@ -893,6 +894,9 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ACK_MS: Final = 5
+"""How long something that nobody waits for may wait for others to go with: the acknowledgement of
+a request, or the word to the store that a message is done with."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
@@ -922,3 +926,11 @@ BUS_INTERFACES_MS: Final = 5 * SECOND_MS
 """How often a machine's addresses are looked at where the system does not tell of changes."""
 BUS_SETTLE_MS: Final = 200
 """Changes of addresses that come within this time are taken together."""
+BUS_HOLD_MS: Final = 3 * SECOND_MS
+"""How long a process waits for another one that holds the bus of the same home."""
+BUS_SEEN_MS: Final = 60 * SECOND_MS
+"""How often a node notes at most that a peer was reached where it was reached before."""
+BUS_REPLY_MARGIN_MS: Final = 5 * SECOND_MS
+"""How much longer than a request itself the process waits that asked its daemon for it."""
+BUS_FINISHED_KEPT: Final = 4096
+"""Finished messages that a bus remembers by number, so that no subscription gets them again."""

@@ -17,7 +17,7 @@ NEW, DUPLICATE, REPLAY = ArrivalVerdict.NEW, ArrivalVerdict.DUPLICATE, ArrivalVe
 async def numbers(store: MeshStore) -> list[int]:
     """The message numbers in the inbox, in order."""
     rows = await store.pending_inbox(0, 1000)
-    return [int.from_bytes(row.message.id[4:8]) for row in rows]
+    return [int.from_bytes(row.message.id[2:6]) for row in rows]
 
 
 async def test_B2_a_nonce_is_seen_after_it_was_recorded(store: MeshStore) -> None:

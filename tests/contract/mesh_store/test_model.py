@@ -84,8 +84,8 @@ class Pair:
 
     async def step(self, step: tuple[object, ...]) -> None:
         match step:
-            case ("accept", bytes(peer), list(arrivals), bool(window)):
-                await self.both(lambda store: store.accept(peer, arrivals, window=window))
+            case ("accept", bytes(key), list(arrivals), bool(window)):
+                await self.both(lambda store: store.accept(key, arrivals, window=window))
             case ("send", str(peer), int(number)):
                 await self.send(peer, number)
             case ("remove", int(at)) if self.ids:

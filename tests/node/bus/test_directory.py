@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.bus.directory import TrustDirectory, with_address
+from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.library.node import Node
 from holdfast.node.trust.trust import Trust
+from holdfast.node.trust.whereabouts import addresses_of, last_seen, with_addresses
 from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
 from holdfast.rules.keys import card_of, public_key, text_of
-from holdfast.rules.limits import BUS_ADDRESSES_MAX, DAY_MS
+from holdfast.rules.limits import BUS_ADDRESSES_MAX, BUS_SEEN_MS, DAY_MS
 from holdfast.storage.files import home as homes
+from holdfast.storage.ports import Reader, Work
 from support.source import HandClock
 
 BO, BO_NEXT, EVE = (public_key(bytes([letter]) * 32) for letter in b"bne")
@@ -26,7 +28,21 @@ def trust(node: Node, tmp_path: Path) -> Trust:
 
 @pytest.fixture
 def directory(node: Node) -> TrustDirectory:
-    return TrustDirectory(node._engine, {"bo": ("10.0.0.2:7412",)})
+    async def write(name: str, work: Work[None]) -> None:
+        node._engine.write(name, work)
+
+    return TrustDirectory(node._engine, write, {"bo": ("10.0.0.2:7412",)})
+
+
+def places(node: Node, zone: str) -> tuple[tuple[str, ...], int | None]:
+    """Where a zone is said to be, and when it was there."""
+
+    def read(tx: Reader) -> tuple[tuple[str, ...], int | None]:
+        row = tx.zone_get(zone)
+        assert row is not None
+        return addresses_of(tx, row), last_seen(tx, row)
+
+    return node._engine.read("test", read)
 
 
 def test_B6_a_zone_is_found_by_name_by_key_and_by_card(
@@ -75,20 +91,36 @@ def test_B6_an_expired_key_is_refused_and_the_other_key_of_the_zone_is_not(
 
 
 def test_B6_an_address_is_remembered_for_known_keys_only(
-    trust: Trust, directory: TrustDirectory
+    node: Node, trust: Trust, directory: TrustDirectory, clock: HandClock
 ) -> None:
     trust.trust(card_of("bo", BO))
     asyncio.run(directory.note_address(BO, "10.0.0.9:7412"))
     asyncio.run(directory.note_address(EVE, "10.6.6.6:7412"))
     (peer,) = asyncio.run(directory.all())
     assert peer.addresses == ("10.0.0.9:7412", "10.0.0.2:7412")
+    assert places(node, "bo") == (("10.0.0.9:7412",), clock.at_ms)
+    assert node._engine.read("t", lambda tx: tx.bus_address_get(EVE)) is None
+
+
+def test_B6_a_peer_that_is_reached_again_and_again_costs_one_write_a_minute(
+    node: Node, trust: Trust, directory: TrustDirectory, clock: HandClock
+) -> None:
+    trust.trust(card_of("bo", BO), at=["10.0.0.9:7412"])
+    for _ in range(5):
+        asyncio.run(directory.note_address(BO, "10.0.0.9:7412"))
+    first = clock.at_ms
+    assert places(node, "bo")[1] == first
+    clock.advance(BUS_SEEN_MS)
+    asyncio.run(directory.note_address(BO, "10.0.0.9:7412"))
+    assert places(node, "bo")[1] == first + BUS_SEEN_MS
+    assert node._engine.metrics.verbs["bus.seen"].count == 2
 
 
 def test_B6_the_address_that_was_good_longest_ago_makes_room() -> None:
     known: tuple[str, ...] = ()
     for number in range(BUS_ADDRESSES_MAX + 3):
-        known = with_address(known, f"h{number}:1")
-    known = with_address(known, "h5:1")
+        known = with_addresses(known, [f"h{number}:1"])
+    known = with_addresses(known, ["h5:1"])
     assert len(known) == BUS_ADDRESSES_MAX
     assert known[0] == "h5:1"
     assert "h0:1" not in known

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from functools import partial
+from itertools import count
 
+import pytest
+
+from holdfast.bus.link import PeerLink
 from holdfast.protocol.bus_frames import FrameKind, Stream
-from holdfast.rules.errors import AnotherConnection
+from holdfast.rules.errors import AnotherConnection, PeerUnreachable, TooSlow
 from holdfast.rules.keys import public_key
 from holdfast.rules.limits import BUS_PONG_MS_MAX
-from holdfast.simulate.bus.net import BusNetwork
+from holdfast.simulate.bus.net import BusNetwork, MachineNet
 from holdfast.simulate.bus.stream_end import StreamEnd
 from holdfast.simulate.world.loop import SimulatedLoop
 from holdfast.simulate.world.world import World
@@ -145,6 +151,121 @@ def test_B6_a_peer_that_restarts_is_linked_before_its_old_link_is_found_dead() -
             "up bo in",
         ]
         apart.close()
+
+
+def test_B6_a_pulled_cable_is_noticed_on_both_sides_of_an_idle_link() -> None:
+    apart = PeersApart(3)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(30_000)
+    apart.check_one_link()  # idle, and alive
+    apart.network.cut_off([("ana", "bo"), ("bo", "ana")])
+    # Nothing of what is under way is given up by the network itself.
+    for end in apart.network.ends.values():
+        end._giving_up = True
+    apart.pass_ms(14_000)
+    assert not [peer for peer in apart.peers.values() if peer.told.ended]
+    apart.pass_ms(6_500)
+    for side in apart.peers.values():
+        ((_, error),) = side.told.ended
+        assert "no sign of life" in str(error)
+    apart.close()
+
+
+def test_B6_a_link_that_takes_long_to_carry_much_is_not_taken_for_dead() -> None:
+    apart = PeersApart(4)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(1_000)
+    ana, bo = apart.peers["ana"], apart.peers["bo"]
+    # A round trip of a second, and 128 KiB in it: four megabytes take half a minute.
+    apart.network.delay_ms_max = 1_000
+    (link,) = ana.links.all()
+    apart.loops["ana"].call_soon(link.send, FrameKind.MESH, Stream.MESH, bytes(4_000_000))
+    apart.pass_ms(120_000)
+    assert not ana.told.ended
+    assert not bo.told.ended
+    assert [len(body) for *_, body in bo.told.frames] == [4_000_000]
+    apart.close()
+
+
+def test_B6_who_proves_no_key_in_time_is_cut_off() -> None:
+    apart = PeersApart(5)
+    ana = apart.peers["ana"]
+    silent: list[bool] = []
+
+    class Silent(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            silent.append(True)
+
+    dial = MachineNet.dial(apart.peers["bo"].links._net, ana.address, Silent)  # type: ignore[arg-type]
+    apart.loops["bo"].run_until_complete(dial)
+    apart.pass_ms(9_000)
+    assert not silent
+    apart.pass_ms(3_000)
+    assert silent
+    assert ana.links.counts == {TooSlow.code: 1}
+    assert not ana.links._strangers
+    apart.close()
+
+
+class Numbered:
+    """Sends bulky and urgent frames on one link, and numbers them as they are handed over."""
+
+    def __init__(self, link: PeerLink) -> None:
+        self._link = link
+        self._numbers = count(1)
+        self._bulky = 0
+        self.overtaken: list[int] = []
+        """For each urgent frame: how many bulky ones went after it was wanted."""
+
+    async def bulk(self) -> None:
+        for _ in range(60):
+            await self._link.room(Stream.LOW)
+            body = next(self._numbers).to_bytes(4) + bytes(30_000)
+            self._link.send(FrameKind.PARCEL, Stream.LOW, body)
+            self._bulky += 1
+
+    async def urge(self, rng: random.Random) -> None:
+        for _ in range(10):
+            await asyncio.sleep(rng.randrange(40) / 1000)
+            wanted = self._bulky
+            await self._link.room(Stream.NOW)
+            self.overtaken.append(self._bulky - wanted)
+            self._link.send(FrameKind.PARCEL, Stream.NOW, next(self._numbers).to_bytes(4))
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+def test_B6_numbers_arrive_in_order_although_urgent_frames_go_first(seed: int) -> None:
+    apart = PeersApart(seed)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(1_000)
+    (link,) = apart.peers["ana"].links.all()
+    sender, loop = Numbered(link), apart.loops["ana"]
+    tasks = [loop.create_task(sender.bulk()), loop.create_task(sender.urge(apart.rng))]
+    apart.pass_ms(60_000)
+    assert all(task.done() for task in tasks)
+    came = [body[:4] for *_, body in apart.peers["bo"].told.frames]
+    assert came == [number.to_bytes(4) for number in range(1, 71)]
+    assert max(sender.overtaken) == 0, "a bulky frame went before an urgent one that waited"
+    apart.close()
+
+
+def test_B6_what_was_sent_before_a_goodbye_arrives_and_nothing_after_it() -> None:
+    apart = PeersApart(6)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(1_000)
+    ana, bo = apart.peers["ana"], apart.peers["bo"]
+    (link,) = ana.links.all()
+    link.send(FrameKind.MESH, Stream.MESH, bytes(2_000_000))
+    closing = apart.loops["ana"].create_task(ana.links.close())
+    apart.pass_ms(10_000)
+    assert closing.done()
+    assert [len(body) for *_, body in bo.told.frames] == [2_000_000]
+    assert "closing" in str(bo.told.ended[0][1])
+    assert ana.told.ended == [(link, None)]
+    with pytest.raises(PeerUnreachable):
+        link.send(FrameKind.PARCEL, Stream.NOW, b"late")
+    assert not apart.network.ends
+    apart.close()
 
 
 def test_B6_peers_that_lose_each_other_in_every_way_find_one_link_again() -> None:

@@ -11,31 +11,39 @@ where it was reached before. An address proves nothing; the key of the hello dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from holdfast.bus.ports import Peer
+from holdfast.node.bus.standing import PeerStanding
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.trust import check_zone_key
+from holdfast.node.trust.whereabouts import addresses_of, last_seen, note_addresses, trust_word
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import ZoneNotTrusted
 from holdfast.rules.keys import is_good, text_of
-from holdfast.rules.limits import BUS_ADDRESSES_MAX
+from holdfast.rules.limits import BUS_SEEN_MS
+from holdfast.rules.outbox import OutboxState, is_peer_lane, peer_of
 from holdfast.rules.rows import ZoneRow
+from holdfast.storage.ports import Reader, Work
 
 NO_ADDRESSES: Mapping[str, tuple[str, ...]] = {}
+_WAITING = (OutboxState.PENDING.value, OutboxState.INFLIGHT.value)
 
 
 class TrustDirectory:
     """The peers of one node, from its trust."""
 
     def __init__(
-        self, engine: NodeEngine, static: Mapping[str, tuple[str, ...]] = NO_ADDRESSES
+        self,
+        engine: NodeEngine,
+        write: Callable[[str, Work[None]], Awaitable[None]],
+        static: Mapping[str, tuple[str, ...]] = NO_ADDRESSES,
     ) -> None:
-        """`static`: where the operator says that peers are, by name."""
-        self._engine = engine
+        """`write` runs a write from the event loop. `static`: where the operator says that peers
+        are, by name.
+        """
+        self._engine, self._write = engine, write
         self.static = static
-        self._reached: dict[str, tuple[str, ...]] = {}
-        """Where peers were reached in this process, the latest first."""
 
     async def find(self, name: str) -> Peer | None:
         """By name, by the text of a key, or by a card."""
@@ -65,14 +73,48 @@ class TrustDirectory:
         return peer
 
     async def note_address(self, key: PeerKey, address: str) -> None:
-        """The peer was reached there."""
-        peer = await self.of_key(key)
-        if peer is not None:
-            before = self._reached.get(peer.name, ())
-            self._reached[peer.name] = with_address(before, address)
+        """The peer was reached there. Nothing is written if that was known a moment ago."""
+        now = self._engine.ctx.now_ms()
 
-    def capabilities(self) -> Sequence[bytes]:
+        def is_news(tx: Reader) -> bool:
+            row = tx.bus_address_get(key)
+            return tx.zone_of_key(key) is not None and (
+                row is None
+                or row.addresses[:1] != (address,)
+                or not 0 <= now - row.seen_at < BUS_SEEN_MS
+            )
+
+        if self._engine.read("bus.peer", is_news):
+            await self._write("bus.seen", lambda tx: note_addresses(tx, key, [address], now))
+
+    def capabilities(self, peer: PeerKey) -> Sequence[bytes]:
         return ()
+
+    def waiting(self) -> dict[str, int]:
+        """How many messages wait for each peer."""
+        counts = self._engine.message_count.latest().outbox
+        found: dict[str, int] = {}
+        for (lane, state), count in counts.items():
+            if is_peer_lane(lane) and state in _WAITING:
+                found[peer_of(lane)] = found.get(peer_of(lane), 0) + count
+        return found
+
+    def standings(self) -> list[PeerStanding]:
+        """The zones as people see them, without their links."""
+        now = self._engine.ctx.now_ms()
+
+        def read(tx: Reader) -> list[PeerStanding]:
+            return [
+                PeerStanding(
+                    peer=row.name,
+                    trust=trust_word(row, now),
+                    address=next(iter(self._addresses(tx, row)), None),
+                    seen_at=last_seen(tx, row),
+                )
+                for row in tx.zone_list()
+            ]
+
+        return self._engine.read("bus.peers", read)
 
     def _peer(self, row: ZoneRow) -> Peer | None:
         """The zone as a peer; None if it may not speak with us now."""
@@ -80,16 +122,11 @@ class TrustDirectory:
         keys = tuple(known.key for known in row.keys if is_good(known, now))
         if row.blocked_at is not None or not keys:
             return None
-        addresses = (*self._reached.get(row.name, ()), *self.static.get(row.name, ()))
-        return Peer(
-            name=row.name, keys=keys, addresses=tuple(dict.fromkeys(addresses)), meshes=row.reads
-        )
+        addresses = self._engine.read("bus.peer", lambda tx: self._addresses(tx, row))
+        return Peer(name=row.name, keys=keys, addresses=addresses, meshes=row.reads)
 
-
-def with_address(known: tuple[str, ...], address: str) -> tuple[str, ...]:
-    """The addresses of a peer after it was reached at one of them, or at a new one."""
-    others = (other for other in known if other != address)
-    return (address, *others)[:BUS_ADDRESSES_MAX]
+    def _addresses(self, tx: Reader, row: ZoneRow) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*addresses_of(tx, row), *self.static.get(row.name, ()))))
 
 
 def _is(peer: Peer, name: str) -> bool:

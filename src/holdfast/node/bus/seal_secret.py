@@ -48,9 +48,9 @@ def seal_secret(
 
 def _read(path: Path) -> bytes:
     try:
-        for mended in guard_secret(path):
-            log.warning("%s", mended)
         with open(path, "rb") as file:
+            for mended in guard_secret(path):
+                log.warning("%s", mended)
             raw = file.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise BadInput(f"the key at rest in {path} cannot be read: {error.strerror}") from None

@@ -68,6 +68,8 @@ class Reloader:
             api.disk.limit_bytes = after.disk_limit_bytes
         if api.sync_manager is not None:
             api.sync_manager.set_outbox(after.outbox.policies, after.outbox.max_age_hours)
+        if api.bus is not None:
+            api.bus.set_static(after.bus.static_peers)
         if api.hooks is not None:
             api.hooks.passed_on = tuple(after.hook_environment)
         if api.message_watch is not None:

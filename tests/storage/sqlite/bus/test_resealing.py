@@ -91,26 +91,24 @@ def test_B7_sealing_that_is_turned_on_late_leaves_no_old_text_behind(tmp_path: P
     asyncio.run(story())
 
 
-def test_B7_sealing_that_was_interrupted_goes_on_at_the_next_start(tmp_path: Path) -> None:
+def test_B7_sealing_that_was_interrupted_goes_on_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    async def killed(store: SqliteMeshStore) -> None:
+        raise Killed
+
     async def story() -> None:
         path = tmp_path / "bus.db"
         store = await SqliteMeshStore.open(path)
         await fill(store)
         await store.close()
-
-        class Killed(BaseException):
-            pass
-
-        def killed() -> None:
-            raise Killed
-
-        real = SqliteMeshStore.compact
-        SqliteMeshStore.compact = lambda self: asyncio.to_thread(killed)  # type: ignore[method-assign, assignment]
-        try:
+        with monkeypatch.context() as patched:
+            patched.setattr(SqliteMeshStore, "compact", killed)
             with pytest.raises(Killed):
                 await SqliteMeshStore.open(path, secret=OURS)
-        finally:
-            SqliteMeshStore.compact = real  # type: ignore[method-assign]
         assert WORDS in on_disk(tmp_path)
         store = await SqliteMeshStore.open(path, secret=OURS)
         assert WORDS not in on_disk(tmp_path)

@@ -1,0 +1,173 @@
+"""Holds the bus of a home: binds it with the home's key, certificate and store, and lets it go.
+
+The daemon holds it for as long as it runs; without a daemon, a program that uses `node.bus` does.
+When the trust of the node changes, `refresh` looks again: new peers are called, links to those who
+are no longer trusted end, and if this node has a new key, the bus is bound anew with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from holdfast.bus.bus import Bus
+from holdfast.bus.discovery.mdns import MdnsDiscovery
+from holdfast.bus.options import BusOptions
+from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
+from holdfast.bus.received import ReceivedRequest
+from holdfast.bus.tls_net import TlsNet
+from holdfast.node.bus.directory import TrustDirectory
+from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.holder import hold_bus
+from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.settings import Settings
+from holdfast.node.trust.own_key import OwnKey
+from holdfast.protocol.bus_frames import Stream
+from holdfast.rules.keys import public_key
+from holdfast.service.instance_lock import DaemonLock
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+
+OnLink = Callable[[dict[str, Any]], None]
+
+
+class BusHost:
+    """The bus of a home, in the process that holds it. Belongs to one event loop."""
+
+    def __init__(
+        self, engine: NodeEngine, store: SqliteStore, paths: HomePaths, settings: Settings
+    ) -> None:
+        """`bind` makes one."""
+        self._engine, self._paths, self._settings = engine, paths, settings
+        self._own_key = OwnKey(engine, paths)
+        writer = LoopWriter(engine, store.writer)
+        self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
+        self._store = SqliteMeshStore(
+            store,
+            paths.root / "bus.mark",
+            write=partial(writer.write, "bus"),
+            now_ms=engine.ctx.now_ms,
+        )
+        self._parts: list[Callable[[], LinkPart]] = []
+        self._lock: DaemonLock | None = None
+        self._discovery: MdnsDiscovery | None = None
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def bind(
+        cls,
+        engine: NodeEngine,
+        store: SqliteStore,
+        paths: HomePaths,
+        settings: Settings,
+        *,
+        patience_ms: int = 0,
+    ) -> BusHost:
+        """Raises AlreadyExists if another process holds the bus and does not let go of it within
+        `patience_ms`.
+        """
+        lock = await asyncio.to_thread(partial(hold_bus, paths, patience_ms=patience_ms))
+        try:
+            host = cls(engine, store, paths, settings)
+            await host._store.start()
+            host.bus = await host._bind()
+        except BaseException:
+            lock.close()
+            raise
+        host.api = LocalBus(host.bus, host.directory, host._discovered, host.close)
+        host._lock = lock
+        return host
+
+    bus: Bus
+    api: LocalBus
+
+    async def _bind(self) -> Bus:
+        settings = self._settings
+        cert, key = await asyncio.to_thread(
+            certificate_in, self._paths.root, settings.tls_cert, settings.tls_key
+        )
+        self._discovery = MdnsDiscovery() if settings.bus.is_discovering else None
+        return await Bus.bind_with(
+            BusOptions(
+                seed=self._own_key.seed(),
+                name=self._own_key.name,
+                listen=tuple(settings.bus.addresses),
+                store=self._store,
+                peers=self.directory,
+                net=TlsNet((server_context(cert, key), certificate_digest(cert))),
+                discovery=self._discovery,
+                batch=settings.bus.batch,
+                clock=self._engine.ctx,
+            )
+        )
+
+    def _discovered(self) -> DiscoveryStatus | None:
+        return None if self._discovery is None else self._discovery.status()
+
+    def attach(self, part: Callable[[], LinkPart]) -> None:
+        """Plugs something in that uses the links; it is made anew when the bus is."""
+        self._parts.append(part)
+        self.bus.attach(part())
+
+    def on_link(self, tell: OnLink) -> None:
+        """Calls `tell` when a link comes up or goes down."""
+        self.attach(lambda: _LinkNews(tell))
+
+    async def serve_program(
+        self,
+        service: str,
+        ask: Callable[[ReceivedRequest], Awaitable[BusReplyGiven]],
+        *,
+        most: int,
+    ) -> ServedHere:
+        """Offers a service that another process answers."""
+        return await self.api.serve(service, answered_by(ask), most=most)
+
+    def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
+        """The operator says where peers are."""
+        self.directory.static = static
+
+    async def refresh(self) -> None:
+        """Looks again whom this node trusts, and by which key it is known itself. With a new key
+        subscriptions and services end, and are opened again by those who want them.
+        """
+        async with self._turn:
+            if public_key(self._own_key.seed()) != self.bus.key:
+                await self.bus.close()
+                self.bus = self.api.bus = await self._bind()
+                for part in self._parts:
+                    self.bus.attach(part())
+            await self.bus.refresh_peers()
+
+    async def close(self) -> None:
+        """Ends links and work; what waits for absent peers stays in the outbox."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            await self.bus.close()
+        finally:
+            lock.close()
+
+
+class _LinkNews:
+    """A `LinkPart` that only looks on."""
+
+    def __init__(self, tell: OnLink) -> None:
+        self._tell = tell
+
+    def link_up(self, link: Link) -> None:
+        self._tell({"name": link.name, "state": "up", "address": link.address})
+
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None: ...
+
+    def link_down(self, link: Link) -> None:
+        self._tell({"name": link.name, "state": "down", "address": link.address})
+
+    async def close(self) -> None: ...

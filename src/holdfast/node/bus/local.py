@@ -1,0 +1,173 @@
+"""The bus that this process holds, with the verbs that programs of the home use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+from holdfast.bus.bus import Bus
+from holdfast.bus.ports import DiscoveryStatus
+from holdfast.bus.received import (
+    BusReply,
+    PublishReceipt,
+    ReceivedRequest,
+    SendReceipt,
+)
+from holdfast.bus.status import PeerStatus
+from holdfast.bus.subscription import BusSubscription
+from holdfast.node.bus.api import Handler
+from holdfast.node.bus.directory import TrustDirectory
+from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.standing import BusStanding, PeerStanding
+from holdfast.rules.errors import HandlerRefused
+from holdfast.rules.ids import parse_id
+
+
+class LocalBus:
+    """A `BusApi` on a bus of this process."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        directory: TrustDirectory,
+        discovered: Callable[[], DiscoveryStatus | None],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`discovered` says how the search for peers stands; None: nobody is looked for."""
+        self.bus, self._directory = bus, directory
+        self._discovered, self._close = discovered, close
+
+    async def send(
+        self,
+        to: str,
+        body: bytes | str,
+        *,
+        topic: str,
+        content_type: str,
+        priority: str,
+        ttl_ms: int | None,
+        id: str | None,
+        wait_ms: int,
+    ) -> SendReceipt:
+        return await self.bus.send(
+            to,
+            body,
+            topic=topic,
+            content_type=content_type,
+            priority=priority,
+            ttl_ms=ttl_ms,
+            id=None if id is None else parse_id(id),
+            wait_ms=wait_ms,
+        )
+
+    async def publish(
+        self, topic: str, body: bytes | str, *, content_type: str, priority: str, id: str | None
+    ) -> PublishReceipt:
+        return await self.bus.publish(
+            topic,
+            body,
+            content_type=content_type,
+            priority=priority,
+            id=None if id is None else parse_id(id),
+        )
+
+    async def request(
+        self,
+        to: str | None,
+        service: str,
+        body: bytes | str,
+        *,
+        content_type: str,
+        timeout_ms: int,
+        id: str | None,
+    ) -> BusReply:
+        return await self.bus.request(
+            to,
+            service,
+            body,
+            content_type=content_type,
+            timeout_ms=timeout_ms,
+            id=None if id is None else parse_id(id),
+        )
+
+    def subscribe(
+        self, pattern: str, *, buffer: int, durable: bool, manual: bool
+    ) -> BusSubscription:
+        return self.bus.subscribe(pattern, buffer=buffer, durable=durable, manual=manual)
+
+    async def serve(self, service: str, handler: Handler, *, most: int) -> ServedHere:
+        self.bus.serve(service, handler, most=most)
+        return ServedHere(self.bus, service)
+
+    async def ping(self, peer: str) -> float:
+        return await self.bus.ping(peer)
+
+    async def standing(self) -> BusStanding:
+        found, heard = self.bus.status(), self._discovered()
+        linked = {peer.name: peer for peer in found.peers}
+        waiting = await asyncio.to_thread(self._directory.waiting)
+        peers = [
+            _standing(row, linked.pop(row.peer, None), waiting.get(row.peer, 0))
+            for row in self._directory.standings()
+        ]
+        for name in sorted(linked):
+            row = PeerStanding(peer=name, trust="member")
+            peers.append(_standing(row, linked[name], waiting.get(name, 0)))
+        return BusStanding(
+            name=found.name,
+            card=self.bus.card,
+            pid=os.getpid(),
+            listening=found.addresses,
+            discovery="off" if heard is None else heard.problem or heard.state,
+            waiting=sum(waiting.values()),
+            peers=peers,
+            topics=found.topics,
+            services=found.services,
+            counts=found.counts,
+        )
+
+    async def close(self) -> None:
+        await self._close()
+
+
+class ServedHere:
+    """A service of a bus of this process."""
+
+    def __init__(self, bus: Bus, service: str) -> None:
+        self._bus, self._service = bus, service
+
+    async def close(self) -> None:
+        self._bus.stop_serving(self._service)
+
+
+def answered_by(
+    ask: Callable[[ReceivedRequest], Awaitable[BusReplyGiven]],
+) -> Handler:
+    """A handler that another program stands behind: what it refuses, the asker gets by its code."""
+
+    async def answer(request: ReceivedRequest) -> bytes:
+        given = await ask(request)
+        if given.code:
+            raise HandlerRefused(given.message, code=given.code)
+        return given.content
+
+    return answer
+
+
+def _standing(row: PeerStanding, peer: PeerStatus | None, waiting: int) -> PeerStanding:
+    fields = {name: getattr(row, name) for name in ("peer", "trust", "address", "seen_at")}
+    if peer is None:
+        return PeerStanding(**fields, waiting=waiting)
+    return PeerStanding(
+        **{**fields, "address": peer.address or row.address},
+        link="up" if peer.state == "connected" else "down",
+        rtt_ms=peer.rtt_ms,
+        waiting=waiting,
+        sent=peer.sent,
+        acked=peer.acked,
+        received=peer.received,
+        again=peer.again,
+        refused=sum(peer.refused.values()),
+        refused_by=peer.refused,
+    )

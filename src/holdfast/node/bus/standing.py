@@ -1,0 +1,55 @@
+"""How the bus of a node stands, for people, programs and metrics."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PeerStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer of the bus: whom this node trusts, or has blocked."""
+
+    peer: str
+    trust: str
+    """`trusted`, `blocked` or `expired`; `member` for one that only a mesh knows."""
+    link: str = "down"
+    """`up` while there is a proved link."""
+    address: str | None = None
+    """Where it is linked; else where it was reached last."""
+    rtt_ms: float | None = None
+    seen_at: int | None = None
+    waiting: int = 0
+    """Messages that wait for it here."""
+    sent: int = 0
+    acked: int = 0
+    """Of those sent: what the peer has stored."""
+    received: int = 0
+    again: int = 0
+    """Of those received: what came a second time, because an acknowledgement was lost."""
+    refused: int = 0
+    """What it sent and this node refused."""
+    refused_by: dict[str, int] = {}
+    """The same by reason."""
+    error: str | None = None
+    """Why there is no link, as far as that is known."""
+
+
+class BusStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """The bus of one node."""
+
+    name: str
+    card: str
+    pid: int
+    """The process that holds the bus."""
+    listening: list[str]
+    """host:port; none: this node only calls others."""
+    discovery: str
+    """`off`, `on`, or why it does not work."""
+    waiting: int
+    """Messages that wait for absent peers."""
+    peers: list[PeerStanding]
+    topics: list[str]
+    """What is listened to here."""
+    services: list[str]
+    """What is answered here."""
+    counts: dict[str, int]
+    """What has happened since the bus was bound, by name."""
