@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from holdfast.node.library.aio_bus import AsyncNodeBus, Serving, next_of
 from holdfast.node.library.loop_thread import LoopThread
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 def _waits(
@@ -87,6 +88,12 @@ class NodeBus:
         opened = self._bus().subscribe(pattern, buffer=buffer, durable=durable)
         return MessageFeed(self._thread, opened)
 
+    @overload
+    def serve(self, service: str, handler: None = None, *, most: int = ...) -> Callable[[H], H]: ...
+    @overload
+    def serve(
+        self, service: str, handler: Callable[[ReceivedRequest], Any], *, most: int = ...
+    ) -> ServedService: ...
     def serve(
         self,
         service: str,
@@ -99,7 +106,12 @@ class NodeBus:
         decorator.
         """
         if handler is None:
-            return lambda function: (self.serve(service, function, most=most), function)[1]
+
+            def decorate(function: H) -> H:
+                self.serve(service, function, most=most)
+                return function
+
+            return decorate
         answers = handler if inspect.iscoroutinefunction(handler) else _in_thread(handler)
         serving = self._bus().serve(service, answers, most=most)
         return ServedService(self._thread, self._thread.run(_opened(serving)))

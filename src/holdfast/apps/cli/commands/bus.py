@@ -94,9 +94,9 @@ def send(
             wait_ms=BUS_RESOLVE_MS if wait is None else parse_span(wait),
             **options,
         )
-        session.wrote({"id": session.id, "to": to, "state": sent.state}, f"{sent.state} for {to}")
-        if sent.state == "spooled":
-            session.talk("it waits in the outbox: holdfast outbox list")
+        waits = "; it waits here: holdfast outbox list" if sent.state == "spooled" else ""
+        document = {"id": session.id, "to": to, "state": sent.state}
+        session.wrote(document, f"{sent.state} for {to}{waits}")
 
 
 @verb(bus_, "publish", mesh=False, writes=True)
