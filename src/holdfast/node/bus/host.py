@@ -21,7 +21,10 @@ from holdfast.bus.tls_net import TlsNet
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
 from holdfast.node.bus.holder import hold_bus
+from holdfast.node.bus.home_directory import HomeDirectory
 from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
+from holdfast.node.bus.member_peers import MemberPeers
+from holdfast.node.bus.members import MeshMembers
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.settings import Settings
@@ -47,7 +50,9 @@ class BusHost:
         self._engine, self._paths, self._settings = engine, paths, settings
         self._own_key = OwnKey(engine, paths)
         writer = LoopWriter(engine, store.writer)
+        self._writer = writer
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
+        self._member_peers = MemberPeers(engine, self._own_key, writer.write)
         self._store = SqliteMeshStore(
             store,
             paths.root / "bus.mark",
@@ -77,14 +82,16 @@ class BusHost:
             host = cls(engine, store, paths, settings)
             await host._store.start()
             host.bus = await host._bind()
+            host.members = host._start_members()
         except BaseException:
             lock.close()
             raise
-        host.api = LocalBus(host.bus, host.directory, host._discovered, host.close)
+        host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
         host._lock = lock
         return host
 
     bus: Bus
+    members: MeshMembers
     api: LocalBus
 
     async def _bind(self) -> Bus:
@@ -99,13 +106,18 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=self.directory,
+                peers=HomeDirectory(self._engine, self.directory, self._member_peers),
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,
                 clock=self._engine.ctx,
             )
         )
+
+    def _start_members(self) -> MeshMembers:
+        members = MeshMembers(self._engine, self._own_key, self._member_peers, self._writer.write)
+        members.start(self.bus)
+        return members
 
     def _discovered(self) -> DiscoveryStatus | None:
         return None if self._discovery is None else self._discovery.status()
@@ -141,9 +153,10 @@ class BusHost:
             if public_key(self._own_key.seed()) != self.bus.key:
                 await self.bus.close()
                 self.bus = self.api.bus = await self._bind()
+                self.members = self.api.members = self._start_members()
                 for part in self._parts:
                     self.bus.attach(part())
-            await self.bus.refresh_peers()
+            await self.members.refresh()
 
     async def close(self) -> None:
         """Ends links and work; what waits for absent peers stays in the outbox."""
