@@ -64,7 +64,7 @@ async def ana_alone(knows: bytes = HIGH) -> AsyncIterator[LinkedPeer]:
 
 
 def code_of(link: RawLink) -> str:
-    last = read_told(FrameKind.GOODBYE, link.frames[-1].body)
+    last = read_told(FrameKind.GOODBYE, link.frames[-1][2])
     assert isinstance(last, GoodbyeFrame)
     assert not last.message
     return last.code
@@ -163,7 +163,7 @@ def test_B6_a_proof_for_http_is_worth_nothing_here(purpose: Literal["http", "bus
             mine = HelloFrame(1, public_key(HIGH), bytes(32))
             caller.send(FrameKind.HELLO, Stream.CONTROL, told(FrameKind.HELLO, mine))
             await caller.until_frames(2)
-            theirs = read_told(FrameKind.HELLO, caller.frames[0].body)
+            theirs = read_told(FrameKind.HELLO, caller.frames[0][2])
             assert isinstance(theirs, HelloFrame)
             transcript = HelloTranscript(
                 client_zone="",

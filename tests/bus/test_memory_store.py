@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -61,34 +57,3 @@ def test_B4_a_peer_that_floods_forgets_its_own_ids_first() -> None:
         assert await store.accept(BEN, [newest]) == [ArrivalVerdict.DUPLICATE]
 
     asyncio.run(story())
-
-
-def test_B2_no_file_is_created_and_sqlite_is_not_needed(tmp_path: Path) -> None:
-    code = """
-import sys
-for name in ("apsw", "sqlite3", "_sqlite3", "sqlite_vec"):
-    sys.modules[name] = None  # importing it raises ImportError
-import asyncio
-from holdfast.bus.memory_store import MemoryMeshStore
-from holdfast.rules.bus.mesh_store import OutboxMessage, SignedArrival
-from holdfast.rules.bus.message import BusMessage, MessageKind
-async def story():
-    store = MemoryMeshStore()
-    id = bytes(6) + b"\\x70\\0\\x80" + bytes(7)
-    message = BusMessage(id=id, kind=MessageKind.SEND, body=b"x")
-    await store.enqueue_outbox(OutboxMessage(peer="ben", message=message))
-    print(await store.accept(b"k" * 32, [SignedArrival(1, bytes(24), message, True)]))
-    print(len(await store.due_outbox()), list(await store.reserve(2)))
-asyncio.run(story())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[1] == "1 [1, 2]"
-    assert list(tmp_path.iterdir()) == []

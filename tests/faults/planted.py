@@ -125,12 +125,12 @@ def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
     """The clock is counted in memory, where a rollback does not reach it."""
     tick = meshes.MeshWrites.tick
 
-    def counted(tx: Any, mesh: str) -> tuple[int, int, str | None]:
-        lamport, seq, lane = tick(tx, mesh)
+    def counted(tx: Any, mesh: str) -> tuple[int, int, str | None, int]:
+        lamport, seq, lane, on_bus = tick(tx, mesh)
         seen = max(getattr(tx, "_seq_seen", 0) + 1, seq)
         tx._seq_seen = seen
         tx._con.execute("UPDATE mesh SET seq = ? WHERE slug = ?", (seen, mesh))
-        return lamport, seen, lane
+        return lamport, seen, lane, on_bus
 
     patch.setattr(meshes.MeshWrites, "tick", counted)
 

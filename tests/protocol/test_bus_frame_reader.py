@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.protocol.bus_frame_reader import FrameReader, RawFrame
+from holdfast.protocol.bus_frame_reader import FrameReader
 from holdfast.protocol.bus_frames import FRAME_HEAD, FrameKind, Stream, frame
 from holdfast.rules.errors import BadAnswer, OverLimit
 
@@ -30,7 +30,7 @@ def test_B6_frames_come_whole_and_in_order_in_pieces_of_any_size(
             found.append(one)
     while (one := reader.next()) is not None:
         found.append(one)
-    assert found == [RawFrame(FrameKind.PARCEL, Stream.LOW, body) for body in bodies]
+    assert found == [(FrameKind.PARCEL, Stream.LOW, body) for body in bodies]
     assert reader.held == 0
 
 

@@ -60,6 +60,8 @@ class Told:
         return WelcomeFrame(name=self.name, incarnation=bytes(16))
 
     async def admit(self, peer: bytes, welcome: WelcomeFrame) -> str:
+        if peer not in self.trusted:
+            raise NotTrusted("nobody knows this peer")
         return self.trusted[peer]
 
     def link_up(self, link: Link) -> None:

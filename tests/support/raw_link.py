@@ -56,7 +56,7 @@ class RawLink:
         while not self.is_lost:
             self._changed.clear()
             await self._changed.wait()
-        return [FrameKind(frame.kind) for frame in self.frames]
+        return [FrameKind(kind) for kind, _, _ in self.frames]
 
     async def until_frames(self, count: int) -> None:
         while len(self.frames) < count:

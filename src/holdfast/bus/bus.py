@@ -125,7 +125,7 @@ class Bus:
         peers = [one for one in await self._context.peers.all() if self.key not in one.keys]
         self._names = {key: peer.name for peer in peers for key in peer.keys}
         for link in self.links.all():
-            if link.peer not in self._names:
+            if await self._context.peers.of_key(link.peer) is None:
                 link.close(NotTrusted.code, "this peer is not known any more")
         self.links.refresh(
             {
@@ -357,10 +357,10 @@ class Bus:
 
     # --- peers -------------------------------------------------------------------------------
 
-    async def ping(self, peer: str) -> float:
+    async def ping(self, peer: str, wait_ms: int = BUS_RESOLVE_MS) -> float:
         """Milliseconds to a peer and back. Raises PeerUnreachable."""
         found = await self._peer(peer)
-        link = await self._context.until(lambda: self.router.link_to(found.name), BUS_RESOLVE_MS)
+        link = await self._context.until(lambda: self.router.link_to(found.name), wait_ms)
         if link is None:
             raise PeerUnreachable(f"there is no link to {found.name}")
         return await link.ping()

@@ -184,13 +184,13 @@ def _tell(connection: FrameConnection, kind: FrameKind, document: Told) -> None:
 
 
 async def _read(connection: FrameConnection, wanted: FrameKind, type: type[T]) -> T:
-    frame = await connection.next_frame()
-    if frame.kind == FrameKind.GOODBYE:
-        goodbye = read_told(FrameKind.GOODBYE, frame.body)
+    kind, stream, body = await connection.next_frame()
+    if kind == FrameKind.GOODBYE:
+        goodbye = read_told(FrameKind.GOODBYE, body)
         assert isinstance(goodbye, GoodbyeFrame)
         raise error_by_code(goodbye.code, clean(goodbye.message) or f"{connection.host} refuses")
-    if frame.kind != wanted or frame.stream != Stream.CONTROL:
+    if kind != wanted or stream != Stream.CONTROL:
         raise BadAnswer(f"{connection.host} does not say {wanted.name} where it belongs")
-    document = read_told(wanted, frame.body)
+    document = read_told(wanted, body)
     assert isinstance(document, type)
     return document

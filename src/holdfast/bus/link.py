@@ -50,12 +50,12 @@ _WINDOWS: Final = {
     **dict.fromkeys(_PAGES, BUS_PAGES_WINDOW_BYTES),
 }
 """The streams that have credit, and how much."""
-_HANDED_ON: Final[dict[tuple[int, int], tuple[FrameKind, Stream]]] = {
-    **{(FrameKind.PARCEL, stream): (FrameKind.PARCEL, stream) for stream in _PARCELS},
-    **{(FrameKind.MESH, stream): (FrameKind.MESH, stream) for stream in _PAGES},
-    (FrameKind.ACK, Stream.CONTROL): (FrameKind.ACK, Stream.CONTROL),
-    (FrameKind.INTEREST, Stream.CONTROL): (FrameKind.INTEREST, Stream.CONTROL),
-}
+_HANDED_ON: Final = (
+    *((FrameKind.PARCEL, stream) for stream in _PARCELS),
+    *((FrameKind.MESH, stream) for stream in _PAGES),
+    (FrameKind.ACK, Stream.CONTROL),
+    (FrameKind.INTEREST, Stream.CONTROL),
+)
 """The frames that are not the link's own business, with the streams that they may come on."""
 _OWN: Final = (FrameKind.CREDIT, FrameKind.PING, FrameKind.PONG, FrameKind.GOODBYE)
 
@@ -92,6 +92,10 @@ class PeerLink:
         self._connection, self._owner, self._events = connection, owner, events
         self._sending = {stream: SendingCredit(size) for stream, size in _WINDOWS.items()}
         self._receiving = {stream: ReceivingCredit(size) for stream, size in _WINDOWS.items()}
+        self._handed_on = {
+            kind << 8 | stream: (kind, stream, self._receiving.get(stream))
+            for kind, stream in _HANDED_ON
+        }
         self._waiters: dict[Stream, list[asyncio.Future[None]]] = {s: [] for s in _WINDOWS}
         self._was_full = False
         """Somebody was told that there is no room."""
@@ -143,9 +147,7 @@ class PeerLink:
         if self._is_over:
             raise PeerUnreachable(f"the link to {self.name} has ended")
         if stream is not Stream.CONTROL:
-            credit = self._sending[stream]
-            assert credit.left, "whoever sends waits for room first"
-            credit.sent(len(body))
+            self._sending[stream].sent(len(body))
         self._connection.send(kind, stream, body)
 
     def may_send(self) -> None:
@@ -168,17 +170,18 @@ class PeerLink:
         self._heard = self._loop.time()
 
     def take(self, frame: RawFrame) -> None:
-        kind, stream, body = frame
-        known = _HANDED_ON.get((kind, stream))
+        code, place, body = frame
+        known = self._handed_on.get(code << 8 | place)
         try:
             if known is None:
-                self._take_own(kind, stream, body)
+                self._take_own(code, place, body)
                 return
-            if stream:
+            kind, stream, credit = known
+            if credit is not None:
                 if not body:
                     raise BadAnswer("a frame without a body takes no credit")
-                self._receiving[known[1]].received(len(body))
-            self._events.frame(self, known[0], known[1], body)
+                credit.received(len(body))
+            self._events.frame(self, kind, stream, body)
         except BadAnswer as error:
             self.blame(error)
         except HoldfastError as error:
@@ -230,6 +233,15 @@ class PeerLink:
             raise PeerUnreachable(f"{self.name} does not answer on its link") from None
         finally:
             self._pings.pop(token, None)
+
+    def doubt(self) -> None:
+        """There is a reason to think that the peer is gone: it is asked now for a sign of life."""
+        if self._is_over or (self._asked is not None and self._asked >= self._heard):
+            return
+        self._timer.cancel()
+        self._pings.pop(self._asked_by, None)
+        self._asked, self._asked_by = self._loop.time(), self._ask(None)
+        self._timer = self._loop.call_later(BUS_PONG_MS_MAX / SECOND_MS, self._look)
 
     def _ask(self, answer: asyncio.Future[float] | None) -> int:
         self._token += 1

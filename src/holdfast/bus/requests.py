@@ -180,9 +180,20 @@ class Requests:
             peer=to, message=message, created_at=now, expires_at=now + max(0, left_ms)
         )
         asking.peers.append(to)
-        row = await guarded(self._context.store.enqueue_outbox(item))
+        try:
+            row = await guarded(self._context.store.enqueue_outbox(item))
+        except asyncio.CancelledError:
+            if not self._context.is_closed:
+                self._context.spawn(self._take_out(item), "take-out")
+            raise
         asking.rows.append((to, row))
         self._lane_of(to).put(row, item, at_once=True)
+
+    async def _take_out(self, item: OutboxMessage) -> None:
+        """The caller gave up while the request was put into the outbox: nobody asks for it again.
+        A message is there once, so putting it there tells which row it is.
+        """
+        self._context.remove_outbox(await guarded(self._context.store.enqueue_outbox(item)))
 
     async def _ask_any(
         self, asking: _Asking, message: BusMessage, deadline: float, wait_ms: int

@@ -9,6 +9,7 @@ A link is used once our numbers are above what the peer has seen of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.bus.context import BusContext, log
@@ -32,10 +33,12 @@ from holdfast.protocol.bus_frames import (
 )
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.scope import may_listen, may_send, one_covers
 from holdfast.rules.errors import (
     BusClosed,
     BusError,
     BusStoreFailed,
+    CapabilityRefused,
     HoldfastError,
     PeerUnreachable,
     ZoneNotTrusted,
@@ -62,6 +65,8 @@ class BusRouter:
         self._interests: dict[str, tuple[Link, InterestFrame]] = {}
         """The last that each peer told and that was not taken up yet."""
         self._hearing = False
+        self._scopes: dict[PeerKey, tuple[str, ...]] = {}
+        """What peers may ask for and publish that may not do everything."""
         self._new_in_inbox = False
 
     async def start(self) -> None:
@@ -101,6 +106,9 @@ class BusRouter:
 
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
+        self._scopes.pop(peer, None)
+        if admitted.scopes is not None:
+            self._scopes[peer] = admitted.scopes
         return admitted.name
 
     def link_up(self, link: Link) -> None:
@@ -175,6 +183,8 @@ class BusRouter:
                 if intake is None or intake.link is not link:
                     continue
                 try:
+                    if link.peer in self._scopes:
+                        interest = _within(self._scopes[link.peer], interest)
                     await self.topics.heard(link, interest)
                 except BusStoreFailed as error:
                     log.error("what %s listens to cannot be kept: %s", link.name, error.message)
@@ -185,6 +195,12 @@ class BusRouter:
             self._hearing = False
 
     # --- Receiver ------------------------------------------------------------------------------
+
+    def refusal(self, link: Link, message: BusMessage) -> HoldfastError | None:
+        scopes = self._scopes.get(link.peer)
+        if scopes is None or may_send(scopes, message.kind, message.topic):
+            return None
+        return CapabilityRefused(f"{link.name} may not do this: it has {', '.join(scopes)}")
 
     def keeps(self, message: BusMessage) -> bool:
         if message.kind is MessageKind.REPLY:
@@ -256,6 +272,11 @@ class BusRouter:
         interest = InterestFrame(
             self.topics.patterns, self.topics.durable_patterns, self.serving.services
         )
+        scopes = self._scopes.get(link.peer)
+        if scopes is not None:  # it learns of nothing else that we do
+            asked = [name for name in interest.services if one_covers(scopes, f"service:{name}")]
+            heard = _within(scopes, interest)
+            interest = InterestFrame(heard.topics, heard.durable, asked)
         with suppress(PeerUnreachable):  # then it is told on the next link
             link.send(FrameKind.INTEREST, Stream.CONTROL, told(FrameKind.INTEREST, interest))
 
@@ -293,3 +314,12 @@ class BusRouter:
             await self.context.tidy()
         except BusError as error:
             log.warning("what was done with could not be noted: %s", error.message)
+
+
+def _within(scopes: Sequence[str], interest: InterestFrame) -> InterestFrame:
+    """What a peer that may not do everything gets of what it listens to."""
+    return InterestFrame(
+        [topic for topic in interest.topics if may_listen(scopes, topic)],
+        [topic for topic in interest.durable if may_listen(scopes, topic)],
+        interest.services,
+    )

@@ -8,21 +8,19 @@ and what came with its end.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from holdfast.protocol.bus_frames import FRAME_HEAD
 from holdfast.rules.errors import BadAnswer, OverLimit
 
 _LENGTH_BYTES: Final = 4
-_WORDS_BYTES: Final = FRAME_HEAD.size - _LENGTH_BYTES
+_HEAD_BYTES: Final = FRAME_HEAD.size
+_WORDS_BYTES: Final = _HEAD_BYTES - _LENGTH_BYTES
+_unpack: Final = FRAME_HEAD.unpack_from
 
 
-class RawFrame(NamedTuple):
-    """A frame whose kind and stream nobody has looked at."""
-
-    kind: int
-    stream: int
-    body: bytes
+RawFrame = tuple[int, int, bytes]
+"""Kind, stream and body of a frame that nobody has looked at. A plain tuple: there are many."""
 
 
 class FrameReader:
@@ -57,15 +55,15 @@ class FrameReader:
         while True:
             raw, at = self._raw, self._at
             left = len(raw) - at
-            needed = FRAME_HEAD.size
+            needed = _HEAD_BYTES
             if left >= needed:
-                length, kind, stream = FRAME_HEAD.unpack_from(raw, at)
+                length, kind, stream = _unpack(raw, at)
                 if not _WORDS_BYTES <= length <= self.body_bytes_max + _WORDS_BYTES:
                     raise _impossible(length, self.body_bytes_max)
                 needed = _LENGTH_BYTES + length
                 if left >= needed:
                     self._at = end = at + needed
-                    return RawFrame(kind, stream, raw[at + FRAME_HEAD.size : end])
+                    return kind, stream, raw[at + _HEAD_BYTES : end]
             if left + self._late_bytes < needed:
                 return None
             self._raw, self._at = b"".join((raw[at:], *self._late)), 0

@@ -835,12 +835,14 @@ BUS_PAGE_ROWS: Final = 4000
 """Entries in one page of a mesh on a link."""
 BUS_PAGE_BYTES: Final = 1 * MIB
 """A page of a mesh ends after about this much; one entry always fits."""
-BUS_OBJECT_BYTES: Final = 256 * KIB
+BUS_OBJECT_BYTES: Final = 1 * MIB
 """Bytes of an object that are asked for at a time on a link."""
 BUS_COMPARE_BLOCK: Final = 1024
 """Numbers of a stream whose digests are compared together."""
 BUS_COMPARE_BLOCKS: Final = 64
 """Blocks of a stream in one comparison."""
+BUS_HOLD_MS: Final = 1 * SECOND_MS
+"""How long after a peer was heard of its place in the log is moved, for all that came meanwhile."""
 BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
 """The log keeps entries for a peer of a mesh that has not been heard of for this long; then it
 forgets the peer's place."""

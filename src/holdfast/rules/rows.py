@@ -178,6 +178,8 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
     broker_seq: int = 0
     """The cursor: everything that the broker has for this node up to this seq of this epoch is in
     this node's log."""
+    on_bus: bool = False
+    """It is shared over the bus: what this node has of each stream is kept beside the log."""
 
     @property
     def shared(self) -> bool:

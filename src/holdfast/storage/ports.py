@@ -48,6 +48,7 @@ from holdfast.rules.vectors import Model
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
+from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
 T = TypeVar("T")
@@ -75,10 +76,10 @@ class MeshWriter(MeshReader, Protocol):
         there is no such mesh.
         """
 
-    def tick(self, mesh: str) -> tuple[int, int, str | None]:
-        """One local event: the stamp's lamport, the origin's sequence, and the lane by which the
-        mesh's changes leave; None for a mesh that is not shared. UnknownMesh if there is no such
-        mesh.
+    def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
+        """One local event: the stamp's lamport, the origin's sequence, the lane by which the mesh's
+        changes leave (None for a mesh that is not shared through a broker), and whether it is
+        shared over the bus. UnknownMesh if there is no such mesh.
         """
 
     def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
@@ -502,6 +503,7 @@ class Reader(
     OutboxReader,
     InboxReader,
     BrokerPositionReader,
+    StreamReader,
     BusReader,
     Protocol,
 ):
@@ -521,6 +523,7 @@ class Transaction(
     OutboxWriter,
     InboxWriter,
     BrokerPositionWriter,
+    StreamWriter,
     BusSweeper,
     Reader,
     Protocol,

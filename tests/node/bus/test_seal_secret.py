@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,13 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import NoKeyringError
 
-from holdfast.node.bus.seal_secret import seal_secret
+from holdfast.node.bus.seal_secret import seal_secret, start_unsealed
 from holdfast.node.settings import BusSettings, Settings
 from holdfast.rules.bus.sealing import SealSecret, SealSource
 from holdfast.rules.errors import BadInput, WrongKey
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, inline
+from support.keeping import make_home
+from support.mesh_stores import waiting_for
 
 KEY = bytes(range(32))
 
@@ -121,3 +125,30 @@ def test_B7_a_setting_that_names_no_place_is_refused() -> None:
     assert Settings(bus=BusSettings(seal="keyring")).check().bus.seal_source == ("keyring", "")
     with pytest.raises(BadInput):
         Settings(bus=BusSettings(seal="in my head")).check()
+
+
+def test_B7_the_store_of_a_home_starts_with_the_key_of_its_settings(tmp_path: Path) -> None:
+    node, key = make_home(tmp_path / "home"), tmp_path / "key"
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    opened = node._opened
+
+    async def start(setting: str | None) -> SqliteMeshStore:
+        store = SqliteMeshStore(opened.store, opened.paths.bus_mark, write=inline(opened.store))
+        return await start_unsealed(store, BusSettings(seal=setting).seal_source, node.home)
+
+    async def story() -> None:
+        store = await start(None)
+        await store.enqueue_outbox(waiting_for("ben", 1, body=b"said in the clear"))
+        store = await start(f"key-file:{key}")
+        assert await store.is_sealed()
+        with pytest.raises(WrongKey):
+            await start(None)
+        key.write_bytes(KEY[::-1])
+        with pytest.raises(WrongKey):
+            await start(f"key-file:{key}")
+
+    asyncio.run(story())
+    home = node.home
+    node.close()
+    assert b"said in the clear" not in (home / "data.db").read_bytes()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.rules.bus.coverage import NOTHING, StreamName, cover, ranges_of, without
-from holdfast.rules.bus.spread import Ask, Effect, Push, Spread, Tell
+from holdfast.rules.bus.spread import AskEntries, Effect, PushEntries, Spread, TellStreams
 from holdfast.rules.errors import OverLimit
 from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import BUS_STREAMS_MAX
@@ -76,12 +76,12 @@ class World:
         node = self.nodes[here]
         for effect in effects:
             there = int(effect.link)
-            if isinstance(effect, Tell):
+            if isinstance(effect, TellStreams):
                 self.words += 1
                 for stream in effect.streams:
                     has = node.mine[stream]
                     self.cross(here, there, partial(self._hear, there, here, stream, has))
-            elif isinstance(effect, Ask):
+            elif isinstance(effect, AskEntries):
                 self.cross(here, there, partial(self._answer, there, here, effect))
             elif not (self.lose and self.rng.random() < self.lose):
                 self._send(here, there, effect.stream, effect.ranges)
@@ -90,7 +90,7 @@ class World:
     def _hear(self, here: int, teller: int, stream: StreamName, has: Frontier) -> None:
         self.run(here, self.nodes[here].heard(str(teller), stream, has, 0, self.now))
 
-    def _answer(self, here: int, asker: int, ask: Ask) -> None:
+    def _answer(self, here: int, asker: int, ask: AskEntries) -> None:
         has = self.nodes[here].mine[ask.stream]
         held = [r for r in ask.ranges if not without([r], has)]
         assert held == list(ask.ranges), "nobody is asked for what it did not tell"
@@ -217,7 +217,7 @@ def test_B4_after_cuts_and_returns_all_have_the_same(seed: int, size: int) -> No
 
 
 def ask_of(effects: list[Effect]) -> list[tuple[str, tuple[Range, ...]]]:
-    return [(effect.link, effect.ranges) for effect in effects if isinstance(effect, Ask)]
+    return [(effect.link, effect.ranges) for effect in effects if isinstance(effect, AskEntries)]
 
 
 def test_B4_one_neighbour_is_asked_and_another_when_nothing_comes() -> None:
@@ -268,7 +268,7 @@ def test_B4_a_mesh_that_is_not_shared_is_neither_pushed_nor_heard() -> None:
     node = Spread("me")
     ours, theirs = StreamName("secret", "me", 1), StreamName("secret", "a", 1)
     node.mine[ours] = Frontier(3)
-    assert node.link_up("a", "a", [MESH]) == [Tell("a", (), True)]
+    assert node.link_up("a", "a", [MESH]) == [TellStreams("a", (), True)]
     assert node.wrote(ours, Frontier(4)) == []
     assert node.heard("a", theirs, Frontier(4), 0, 0.0) == []
     assert node.has(theirs, Frontier(1), 0.0, 0.0) == []
@@ -280,7 +280,7 @@ def test_B4_what_a_neighbour_has_is_not_pushed_to_it() -> None:
     stream = StreamName(MESH, "me", 1)
     node.link_up("a", "a", [MESH])
     node.heard("a", stream, Frontier(2), 0, 0.0)
-    assert node.wrote(stream, Frontier(4)) == [Push("a", stream, ((3, 5),))]
+    assert node.wrote(stream, Frontier(4)) == [PushEntries("a", stream, ((3, 5),))]
     assert node.wrote(stream, Frontier(4)) == []
     assert ranges_of(node.known("a", stream)) == [(1, 5)]
 

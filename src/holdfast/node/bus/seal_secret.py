@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.rules.bus.sealing import KEY_BYTES, SealPlace, SealSecret, SealSource
 from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.storage.files.secrets import guard_secret
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -25,6 +27,16 @@ _FILE_BYTES_MAX: Final = 4096
 _USE_A_FILE: Final = "use key-file:PATH, with a file that only its user can read"
 
 log = logging.getLogger("holdfast")
+
+
+async def start_unsealed(
+    store: SqliteMeshStore, source: SealSource | None, home: Path
+) -> SqliteMeshStore:
+    """Starts the store of a home's bus with the secret that the settings name. Raises WrongKey."""
+    if source is None:
+        return await store.start()
+    fetch = partial(seal_secret, source, home, sealed=await store.is_sealed())
+    return await store.start(await store.beside(fetch))
 
 
 def seal_secret(

@@ -131,10 +131,12 @@ class BusSharing:
 
         def work(tx: Transaction) -> None:
             self._owned(tx, mesh)
-            for old in tx.bus_invite_list(mesh):
-                if not old.is_open(now):
-                    tx.bus_invite_drop(old.digest)
-            if len(tx.bus_invite_list(mesh)) >= BUS_INVITES_MAX:
+            rows = tx.bus_invite_list(mesh)
+            ended = [old for old in rows if not old.is_open(now)]
+            # Some are remembered, so that who comes too late hears that.
+            for old in ended[: max(0, len(ended) - BUS_INVITES_MAX)]:
+                tx.bus_invite_drop(old.digest)
+            if len(rows) - len(ended) >= BUS_INVITES_MAX:
                 raise OverLimit(
                     f"{mesh!r} has {BUS_INVITES_MAX} open invites",
                     hint=f"take some back: holdfast mesh invites {mesh} --drop ID",
@@ -170,7 +172,10 @@ class BusSharing:
         def work(tx: Transaction) -> bool:
             self._owned(tx, mesh)
             row = tx.bus_invite_get(wanted)
-            return row is not None and row.mesh == mesh and tx.bus_invite_drop(wanted)
+            if row is None or row.mesh != mesh or not row.is_open(self._now()):
+                return False
+            tx.bus_invite_put(msgspec.structs.replace(row, uses_left=0))
+            return True
 
         return self._engine.write("mesh.invite", work)
 

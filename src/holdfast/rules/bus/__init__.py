@@ -4,7 +4,7 @@
     message           what is inside a signed payload
     replay            which numbers and nonces are new: the strict mark, the window, leaps
     coverage          what a node has of a stream, and what another one has that it lacks
-    stream_digest     whether two nodes have the same under the same numbers
+    streams           what is kept of a stream, and whether two nodes have the same
     spread            how a change reaches every node about once
     capability        rights that are shown, end, and narrow when they are passed on
     scope             what a capability is for

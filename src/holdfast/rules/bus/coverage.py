@@ -98,6 +98,16 @@ def read_told(prefix: int, ranges: Sequence[Range]) -> Frontier:
     return frontier
 
 
+def read_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
+    """Ranges that a peer asked for. Raises BadAnswer if they are none, or out of order."""
+    reached = 0
+    for start, end in ranges:
+        if not reached < start < end < LAMPORT_MAX:
+            raise BadAnswer("a peer asked for ranges of a stream that are out of order")
+        reached = end
+    return tuple(ranges)
+
+
 class StreamNumbers:
     """Small numbers for the streams that one side of a link speaks of: a name travels once."""
 

@@ -27,6 +27,7 @@ class SendingCredit:
         return max(0, self._window - self.under_way)
 
     def sent(self, size: int) -> None:
+        assert self.under_way < self._window, "whoever sends waits for room first"
         self.under_way += size
 
     def granted(self, size: int) -> None:

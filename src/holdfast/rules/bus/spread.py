@@ -2,8 +2,8 @@
 
     origin    pushes what it writes to every neighbour, at once
     others    forward nothing. A moment after they got something they tell their neighbours in one
-              word what they have (`Tell`)
-    receiver  that lacks something asks one neighbour that has it (`Ask`), and another one if
+              word what they have (`TellStreams`)
+    receiver  that lacks something asks one neighbour that has it (`AskEntries`), and another one if
               nothing comes for a while
 
 What is told covers everything since the last word, so words get rarer as changes get more. What the
@@ -35,8 +35,8 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import BUS_ASK_MS, BUS_ASK_RANGES_MAX, BUS_STREAMS_MAX, BUS_WORD_MS
 
 
-class Tell(NamedTuple):
-    """Tell a neighbour what we have of these streams."""
+class TellStreams(NamedTuple):
+    """TellStreams a neighbour what we have of these streams."""
 
     link: str
     streams: tuple[StreamName, ...]
@@ -44,15 +44,15 @@ class Tell(NamedTuple):
     """The first word on a link: these are all streams that the neighbour may read."""
 
 
-class Ask(NamedTuple):
-    """Ask a neighbour for entries."""
+class AskEntries(NamedTuple):
+    """AskEntries a neighbour for entries."""
 
     link: str
     stream: StreamName
     ranges: tuple[Range, ...]
 
 
-class Push(NamedTuple):
+class PushEntries(NamedTuple):
     """Send a neighbour what we just wrote."""
 
     link: str
@@ -60,7 +60,7 @@ class Push(NamedTuple):
     ranges: tuple[Range, ...]
 
 
-Effect = Tell | Ask | Push
+Effect = TellStreams | AskEntries | PushEntries
 
 
 @dataclass(slots=True)
@@ -107,6 +107,11 @@ class Spread:
         neighbour = self._links.get(link)
         return NOTHING if neighbour is None else neighbour.known.get(stream, NOTHING)
 
+    def known_of(self, link: str) -> dict[StreamName, Frontier]:
+        """All that a neighbour is known to have, as of now."""
+        neighbour = self._links.get(link)
+        return {} if neighbour is None else dict(neighbour.known)
+
     def next_at(self) -> float | None:
         """When `tick` has something to do."""
         times = [one.until for awaited in self._awaited.values() for one in awaited]
@@ -127,7 +132,7 @@ class Spread:
         """A neighbour is there, and these meshes are shared with it."""
         self._links[link] = _Neighbour(origin, frozenset(meshes))
         streams = tuple(stream for stream in self.mine if stream.mesh in meshes)
-        return [Tell(link, streams, True)]
+        return [TellStreams(link, streams, True)]
 
     def link_down(self, link: str, now: float) -> list[Effect]:
         """It is gone: what it was asked for is asked of others."""
@@ -163,7 +168,7 @@ class Spread:
             ranges = without(new, known)
             if ranges:
                 neighbour.known[stream] = cover_all(known, ranges)
-                effects.append(Push(link, stream, tuple(ranges)))
+                effects.append(PushEntries(link, stream, tuple(ranges)))
         return effects
 
     def has(
@@ -228,7 +233,7 @@ class Spread:
                 )
                 neighbour.untold.clear()
                 if streams:
-                    effects.append(Tell(link, streams))
+                    effects.append(TellStreams(link, streams))
         for stream, awaited in list(self._awaited.items()):
             late = [one for one in awaited if one.until <= now]
             if late:
@@ -264,7 +269,7 @@ class Spread:
                 continue
             awaited = [*awaited, _Awaited(link, tuple(ranges), now + self._ask_ms, True)]
             if link not in slow:  # it still owes it: the line is only slow
-                effects.append(Ask(link, stream, tuple(ranges)))
+                effects.append(AskEntries(link, stream, tuple(ranges)))
         self._set_awaited(stream, awaited)
         return effects
 

@@ -24,6 +24,7 @@ from holdfast.storage.ports import Reader, Reading, Transaction, Work
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
+from holdfast.storage.sqlite.bus.streams import StreamReads
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
@@ -63,6 +64,7 @@ class SqliteReader(
     OutboxReads,
     InboxReads,
     BrokerPositionReads,
+    StreamReads,
     BusReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
@@ -93,6 +95,7 @@ class SqliteTransaction(
     def __init__(self, connection: apsw.Connection) -> None:
         self._con = connection
         self._once = connection.cursor()
+        self._stream_numbers = {}
 
     def start(self) -> None:
         self._recorded_at = 0

@@ -467,6 +467,10 @@ class SqliteMeshStore:
 
     # --- at rest (see `resealing`) ----------------------------------------------------------
 
+    async def is_sealed(self) -> bool:
+        """Whether bodies are sealed, so that a secret is needed to start."""
+        return self._read(lambda tx: tx.bus_noted("lock")) is not None
+
     async def beside(self, call: Callable[[], T]) -> T:
         """Runs what takes long beside the loop."""
         return await self._in_thread(call)
