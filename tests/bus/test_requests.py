@@ -12,6 +12,7 @@ from holdfast.bus.received import ReceivedRequest
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
+    HandlerRefused,
     NoResponder,
     RequestCancelled,
     RequestRefused,
@@ -208,5 +209,51 @@ def test_B5_any_peer_that_serves_it_answers_and_another_one_when_it_is_lost() ->
             await ana.request(None, "nothing", wait_ms=1)
         for bus in (ana, *others.values()):
             await bus.close()
+
+    run(story())
+
+
+class _SlowToReserve(MemoryMeshStore):
+    """Its disk takes a while to hand out numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+
+    async def reserve(self, count: int, above: int = 0) -> range:
+        await self.ready.wait()
+        return await super().reserve(count, above)
+
+
+def test_B5_a_request_that_comes_before_we_can_answer_is_answered_afterwards() -> None:
+    async def story() -> None:
+        store = _SlowToReserve()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=store)
+        await join(ana, ben)
+        asked = asyncio.ensure_future(ana.request("ben", "dance", timeout_ms=20_000))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        store.ready.set()
+        with pytest.raises(NoResponder):
+            await asked
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_a_handler_refuses_with_a_code_of_its_own() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+
+        @ben.serve("count")
+        async def count(request: ReceivedRequest) -> bytes:
+            raise HandlerRefused("x is no number", code="no_number")
+
+        await join(ana, ben)
+        with pytest.raises(RequestRefused, match=r"^no_number: x is no number$"):
+            await ana.request("ben", "count", "x")
+        await ana.close()
+        await ben.close()
 
     run(story())
