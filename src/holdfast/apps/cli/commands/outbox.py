@@ -1,4 +1,4 @@
-"""`holdfast outbox`: what this node has to send to brokers and peers, and what to do about failures."""
+"""`holdfast outbox`: what this node has to send to brokers and peers, and what failed."""
 
 from __future__ import annotations
 
