@@ -20,6 +20,8 @@ from holdfast.bus.received import ReceivedRequest
 from holdfast.bus.tls_net import TlsNet
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.exchange import MeshExchange
+from holdfast.node.bus.grants import MemberGrants
 from holdfast.node.bus.holder import hold_bus
 from holdfast.node.bus.home_directory import HomeDirectory
 from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
@@ -96,6 +98,8 @@ class BusHost:
     api: LocalBus
     members: MeshMembers
     """This node's side of its meshes without a broker."""
+    exchange: MeshExchange
+    """The meshes that are shared over the bus."""
 
     async def _unlock(self) -> None:
         """Opens the seal of messages at rest. Raises WrongKey."""
@@ -112,6 +116,11 @@ class BusHost:
         self.bus = await self._bind()
         self.members = MeshMembers(self._engine, self._own_key, self._member_peers, self._write)
         self.members.start(self.bus)
+        self.exchange = MeshExchange(
+            self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
+        )
+        await self.exchange.start()
+        self.bus.attach(self.exchange)
         for part in self._parts:
             self.bus.attach(part())
 
@@ -171,6 +180,7 @@ class BusHost:
                 await self._begin()
                 self.api.bus = self.bus
             await self.members.refresh()
+            await self.exchange.refresh()
 
     async def close(self) -> None:
         """Ends links and work; what waits for absent peers stays in the outbox."""
