@@ -14,6 +14,7 @@ from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
+    HandlerRefused,
     NoResponder,
     RequestCancelled,
     RequestRefused,
@@ -252,5 +253,51 @@ def test_B5_only_the_peer_that_was_asked_may_answer() -> None:
             await asyncio.sleep(0)
         for bus in (ana, ben, cat):
             await bus.close()
+
+    run(story())
+
+
+class _SlowToReserve(MemoryMeshStore):
+    """Its disk takes a while to hand out numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+
+    async def reserve(self, count: int, above: int = 0) -> range:
+        await self.ready.wait()
+        return await super().reserve(count, above)
+
+
+def test_B5_a_request_that_comes_before_we_can_answer_is_answered_afterwards() -> None:
+    async def story() -> None:
+        store = _SlowToReserve()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=store)
+        await join(ana, ben)
+        asked = asyncio.ensure_future(ana.request("ben", "dance", timeout_ms=20_000))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        store.ready.set()
+        with pytest.raises(NoResponder):
+            await asked
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_a_handler_refuses_with_a_code_of_its_own() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+
+        @ben.serve("count")
+        async def count(request: ReceivedRequest) -> bytes:
+            raise HandlerRefused("x is no number", code="no_number")
+
+        await join(ana, ben)
+        with pytest.raises(RequestRefused, match=r"^no_number: x is no number$"):
+            await ana.request("ben", "count", "x")
+        await ana.close()
+        await ben.close()
 
     run(story())

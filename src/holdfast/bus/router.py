@@ -58,6 +58,10 @@ class BusRouter:
         self.addresses: list[str] = []
         self.lanes: dict[str, Lane] = {}
         self.intakes: dict[str, ParcelIntake] = {}
+        self._early: dict[str, list[tuple[Stream, bytes]]] = {}
+        """What came over links by which we cannot answer yet, because our numbers are still to be
+        raised; their credit bounds it.
+        """
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
@@ -115,9 +119,10 @@ class BusRouter:
         return admitted.name
 
     def link_up(self, link: Link) -> None:
-        before = self.link_to(link.name)
+        before = self.intakes.get(link.name)
         if before is not None:
-            self.link_down(before, None)
+            self.link_down(before.link, None)
+        self._early[link.name] = []
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
         self._tell_interest(link)
         self.context.spawn(self._begin(link), "begin")
@@ -134,15 +139,20 @@ class BusRouter:
             self.context.counts[f"unusable_{error.code}"] += 1
             link.close(error.code, error.message)
             return
-        if link.name in self.intakes and self.intakes[link.name].link is link:
+        intake = self.intakes.get(link.name)
+        if intake is not None and intake.link is link:
             self.lane_of(link.name).begin(link)
+            for stream, body in self._early.pop(link.name):
+                intake.add(stream, body)
             self.context.changed()
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
         intake = self.intakes.get(link.name)
         if intake is None or intake.link is not link:
             return  # a link that was replaced
-        if kind is FrameKind.PARCEL:
+        if kind is FrameKind.PARCEL and link.name in self._early:
+            self._early[link.name].append((stream, body))
+        elif kind is FrameKind.PARCEL:
             intake.add(stream, body)
         elif kind is FrameKind.MESH:
             for part in self.parts:
@@ -169,6 +179,7 @@ class BusRouter:
         if intake is None or intake.link is not link:
             return
         del self.intakes[link.name]
+        self._early.pop(link.name, None)
         intake.end()
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
