@@ -250,8 +250,9 @@ class Lane:
             receipt.set_result("spooled")
 
     async def _count_tries(self, ids: list[OutboxId]) -> None:
-        store, now = self._context.store, self._context.clock.now_ms()
-        await asyncio.gather(*(guarded(store.put_back(id, now)) for id in ids))
+        store = self._context.store
+        # At any time: a moment of now would be in the future for a clock that is set back.
+        await asyncio.gather(*(guarded(store.put_back(id, 0)) for id in ids))
 
     # --- reading the outbox --------------------------------------------------------------------
 

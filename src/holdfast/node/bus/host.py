@@ -90,7 +90,7 @@ class BusHost:
         except BaseException:
             lock.close()
             raise
-        host.api = LocalBus(host.bus, host.directory, host._discovered, host.close)
+        host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
         host._lock = lock
         return host
 
@@ -178,7 +178,7 @@ class BusHost:
             if public_key(self._own_key.seed()) != self.bus.key:
                 await self.bus.close()
                 await self._begin()
-                self.api.bus = self.bus
+                self.api.bus, self.api.members = self.bus, self.members
             await self.members.refresh()
             await self.exchange.refresh()
 

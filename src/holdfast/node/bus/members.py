@@ -177,7 +177,9 @@ class MeshMembers:
             asked = JoinAsked(invite.mesh, self._own_key.name, invite.secret)
             answer = await self._ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
         finally:
+            # The link was for the join alone: it ends here, and is made anew as a member's.
             self.peers.end_join(owner)
+            await self._running_bus().refresh_peers()
         given = decode(answer, JoinGiven)
         members = read_list(given.members, invite.mesh, owner)
         capability = check_capability(given.capability, ours, self._engine.ctx.now_ms())
@@ -186,9 +188,6 @@ class MeshMembers:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
         await self.peers.note_addresses(owner, invite.addresses)
-        link = self._links.get(owner)
-        if link is not None:
-            link.close("joined", "this link was for the join alone")
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
             mesh=invite.mesh,
@@ -244,7 +243,9 @@ class MeshMembers:
             )
         except RequestRefused as error:
             code, _, message = error.message.partition(": ")
-            raise error_by_code(code, message) from None
+            known = error_by_code(code, message)
+            known.hint = known.hint or type(known).default_hint
+            raise known from None
         return answer.body
 
     def _running_bus(self) -> MemberBus:
