@@ -123,8 +123,8 @@ def check_name(members: MemberList, key: bytes, name: str) -> None:
     holder = members.of_name(name)
     if holder is not None and holder.key != key:
         raise AlreadyExists(
-            f"{members.mesh!r} has a member {name!r} with another key; two homes cannot write under "
-            "one name",
+            f"{members.mesh!r} has a member {name!r} with another key; two homes cannot write "
+            "under one name",
             hint="join with a home of another name, or let the owner remove the old one: "
             f"holdfast mesh remove-member {name}",
         )
