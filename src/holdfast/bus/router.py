@@ -1,7 +1,10 @@
 """The middle of a bus: what links tell goes to the part that it concerns.
 
-    Lane       what goes to one peer            ParcelIntake    what comes over one link
-    Topics     subscriptions and interests      Requests  what we ask      Serving  what we answer
+    Lane            what goes to one peer
+    ParcelIntake    what comes over one link
+    Topics          subscriptions and interests
+    Requests        what we ask
+    RequestServing  what we answer
 
 A link is used once our numbers are above what the peer has seen of them.
 """
@@ -20,7 +23,7 @@ from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake, Traffic
 from holdfast.bus.ports import Link, LinkPart
 from holdfast.bus.requests import Requests
-from holdfast.bus.serving import Serving
+from holdfast.bus.serving import RequestServing
 from holdfast.bus.topics import Topics
 from holdfast.protocol.bus_frames import (
     AckFrame,
@@ -62,7 +65,7 @@ class BusRouter:
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
-        self.serving = Serving(context, self.lane_of, self.announce)
+        self.serving = RequestServing(context, self.lane_of, self.announce)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
         self._announcing = False

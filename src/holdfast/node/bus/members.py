@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.bus.ports import Link, LinkPart, Peer
+from holdfast.node.bus.backfill import switch_on
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
 from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
@@ -187,6 +188,7 @@ class MeshMembers:
         if capability.issuer != owner or listed is None:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
+        switch_on(self._engine, invite.mesh)
         await self.peers.note_addresses(owner, invite.addresses)
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
