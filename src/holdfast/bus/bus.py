@@ -125,7 +125,7 @@ class Bus:
         peers = [one for one in await self._context.peers.all() if self.key not in one.keys]
         self._names = {key: peer.name for peer in peers for key in peer.keys}
         for link in self.links.all():
-            if link.peer not in self._names:
+            if await self._context.peers.of_key(link.peer) is None:
                 link.close(NotTrusted.code, "this peer is not known any more")
         self.links.refresh(
             {

@@ -92,10 +92,12 @@ class Dial:
         """Other keys or addresses, from the next dial on."""
         self._keys, self._addresses = wanted.keys, list(wanted.addresses)
 
-    def found(self, addresses: Sequence[str]) -> None:
-        """The peer may be there: these are tried before the others."""
+    def found(self, addresses: Sequence[str]) -> bool:
+        """The peer may be there: these are tried before the others. True if one of them is new."""
+        is_new = any(address not in self._addresses for address in addresses)
         known = [address for address in self._addresses if address not in addresses]
         self._addresses = [*dict.fromkeys(addresses), *known][:BUS_ADDRESSES_MAX]
+        return is_new
 
     def came(self, peer: PeerKey) -> bool:
         """A link to this key is up; True if that is the wanted peer."""

@@ -250,8 +250,9 @@ class Lane:
             receipt.set_result("spooled")
 
     async def _count_tries(self, ids: list[OutboxId]) -> None:
-        store, now = self._context.store, self._context.clock.now_ms()
-        await asyncio.gather(*(guarded(store.put_back(id, now)) for id in ids))
+        store = self._context.store
+        # At any time: a moment of now would be in the future for a clock that is set back.
+        await asyncio.gather(*(guarded(store.put_back(id, 0)) for id in ids))
 
     # --- reading the outbox --------------------------------------------------------------------
 
@@ -425,7 +426,9 @@ class Lane:
         context.counts["refused_by_peer"] += 1
         if id is None or outgoing.dropped:
             return
-        again = next_try(code, outgoing.attempts, context.clock.now_ms(), context.jitter())
+        asked = outgoing.message.kind is MessageKind.REQUEST
+        now_ms, jitter = context.clock.now_ms(), context.jitter()
+        again = next_try(code, outgoing.attempts, now_ms, jitter, is_request=asked)
         self._held.pop(id, None)
         if again is not None:
             context.spawn(self._put_back(id, again), "put-back")
@@ -435,7 +438,7 @@ class Lane:
             return
         context.spawn(self._give_up(id, code, reason), "give-up")
         error = MessageRefused(f"{code}: {reason}")
-        if outgoing.message.kind is MessageKind.REQUEST:
+        if asked:
             self._asked.was_refused(outgoing.message.id, error)
         self._answer(outgoing.message.id, error)
 

@@ -234,6 +234,15 @@ class PeerLink:
         finally:
             self._pings.pop(token, None)
 
+    def doubt(self) -> None:
+        """There is a reason to think that the peer is gone: it is asked now for a sign of life."""
+        if self._is_over or (self._asked is not None and self._asked >= self._heard):
+            return
+        self._timer.cancel()
+        self._pings.pop(self._asked_by, None)
+        self._asked, self._asked_by = self._loop.time(), self._ask(None)
+        self._timer = self._loop.call_later(BUS_PONG_MS_MAX / SECOND_MS, self._look)
+
     def _ask(self, answer: asyncio.Future[float] | None) -> int:
         self._token += 1
         self._pings[self._token] = self._loop.time(), answer

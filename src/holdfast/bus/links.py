@@ -112,11 +112,17 @@ class BusLinks:
             unit.wake()
 
     def found(self, name: str, addresses: Sequence[str]) -> None:
-        """A wanted peer may be there: it is dialled at once if it has no link."""
+        """A wanted peer may be there: it is dialled at once if it has no link. If it has one and
+        this address is new, it may have moved: it has to show that it is still at the other end.
+        """
         unit = self._supervisor.units.get(name)
-        if unit is not None:
-            unit.work.found(addresses)
-            unit.wake()
+        if unit is None:
+            return
+        is_new = unit.work.found(addresses)
+        unit.wake()
+        link = self.link_to(self._wanted[name].keys)
+        if is_new and link is not None:
+            link.doubt()
 
     def link_to(self, keys: Collection[PeerKey]) -> PeerLink | None:
         """The link to the peer that has one of these keys."""

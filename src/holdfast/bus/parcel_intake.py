@@ -56,6 +56,9 @@ _WAITED_FOR: Final = (MessageKind.SEND, MessageKind.PUBLISH)
 class Receiver(Protocol):
     """Who gets the messages."""
 
+    def refusal(self, link: Link, message: BusMessage) -> HoldfastError | None:
+        """Why the peer may not send this message; None if it may."""
+
     def keeps(self, message: BusMessage) -> bool:
         """Whether it goes to the inbox."""
 
@@ -210,6 +213,8 @@ class ParcelIntake:
                 message.topic != parcel.recipient.name
             ):
                 error = WrongRecipient("a message is signed for another topic than its own")
+            else:
+                error = error or self._receiver.refusal(self.link, message)
             if error is not None or isinstance(message, HoldfastError):
                 assert error is not None
                 refused.append((head.sequence, error.code, error.message[:REASON_CHARS_MAX]))

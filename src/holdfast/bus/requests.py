@@ -242,6 +242,8 @@ class Requests:
 
     def _end(self, id: bytes, asking: _Asking, outcome: BusReply | BaseException) -> None:
         del self._asking[id]
+        if asking.attempt.done() and not asking.attempt.cancelled():
+            asking.attempt.exception()  # the deadline may have come first, and nobody asks for it
         asking.deadline.cancel()
         if not self._context.is_closed:
             self._withdraw(id, asking, tell=isinstance(outcome, BaseException))

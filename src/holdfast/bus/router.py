@@ -1,7 +1,10 @@
 """The middle of a bus: what links tell goes to the part that it concerns.
 
-    Lane       what goes to one peer            ParcelIntake    what comes over one link
-    Topics     subscriptions and interests      Requests  what we ask      Serving  what we answer
+    Lane            what goes to one peer
+    ParcelIntake    what comes over one link
+    Topics          subscriptions and interests
+    Requests        what we ask
+    RequestServing  what we answer
 
 A link is used once our numbers are above what the peer has seen of them.
 """
@@ -9,6 +12,7 @@ A link is used once our numbers are above what the peer has seen of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.bus.context import BusContext, log
@@ -19,7 +23,7 @@ from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake, Traffic
 from holdfast.bus.ports import Link, LinkPart
 from holdfast.bus.requests import Requests
-from holdfast.bus.serving import Serving
+from holdfast.bus.serving import RequestServing
 from holdfast.bus.topics import Topics
 from holdfast.protocol.bus_frames import (
     AckFrame,
@@ -32,10 +36,12 @@ from holdfast.protocol.bus_frames import (
 )
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.scope import may_listen, may_send, one_covers
 from holdfast.rules.errors import (
     BusClosed,
     BusError,
     BusStoreFailed,
+    CapabilityRefused,
     HoldfastError,
     PeerUnreachable,
     ZoneNotTrusted,
@@ -52,16 +58,22 @@ class BusRouter:
         self.addresses: list[str] = []
         self.lanes: dict[str, Lane] = {}
         self.intakes: dict[str, ParcelIntake] = {}
+        self._early: dict[str, list[tuple[Stream, bytes]]] = {}
+        """What came over links by which we cannot answer yet, because our numbers are still to be
+        raised; their credit bounds it.
+        """
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
-        self.serving = Serving(context, self.lane_of, self.announce)
+        self.serving = RequestServing(context, self.lane_of, self.announce)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
         self._announcing = False
         self._interests: dict[str, tuple[Link, InterestFrame]] = {}
         """The last that each peer told and that was not taken up yet."""
         self._hearing = False
+        self._scopes: dict[PeerKey, tuple[str, ...]] = {}
+        """What peers may ask for and publish that may not do everything."""
         self._new_in_inbox = False
 
     async def start(self) -> None:
@@ -101,12 +113,16 @@ class BusRouter:
 
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
+        self._scopes.pop(peer, None)
+        if admitted.scopes is not None:
+            self._scopes[peer] = admitted.scopes
         return admitted.name
 
     def link_up(self, link: Link) -> None:
-        before = self.link_to(link.name)
+        before = self.intakes.get(link.name)
         if before is not None:
-            self.link_down(before, None)
+            self.link_down(before.link, None)
+        self._early[link.name] = []
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
         self._tell_interest(link)
         self.context.spawn(self._begin(link), "begin")
@@ -123,15 +139,20 @@ class BusRouter:
             self.context.counts[f"unusable_{error.code}"] += 1
             link.close(error.code, error.message)
             return
-        if link.name in self.intakes and self.intakes[link.name].link is link:
+        intake = self.intakes.get(link.name)
+        if intake is not None and intake.link is link:
             self.lane_of(link.name).begin(link)
+            for stream, body in self._early.pop(link.name):
+                intake.add(stream, body)
             self.context.changed()
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
         intake = self.intakes.get(link.name)
         if intake is None or intake.link is not link:
             return  # a link that was replaced
-        if kind is FrameKind.PARCEL:
+        if kind is FrameKind.PARCEL and link.name in self._early:
+            self._early[link.name].append((stream, body))
+        elif kind is FrameKind.PARCEL:
             intake.add(stream, body)
         elif kind is FrameKind.MESH:
             for part in self.parts:
@@ -158,6 +179,7 @@ class BusRouter:
         if intake is None or intake.link is not link:
             return
         del self.intakes[link.name]
+        self._early.pop(link.name, None)
         intake.end()
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
@@ -175,6 +197,8 @@ class BusRouter:
                 if intake is None or intake.link is not link:
                     continue
                 try:
+                    if link.peer in self._scopes:
+                        interest = _within(self._scopes[link.peer], interest)
                     await self.topics.heard(link, interest)
                 except BusStoreFailed as error:
                     log.error("what %s listens to cannot be kept: %s", link.name, error.message)
@@ -185,6 +209,12 @@ class BusRouter:
             self._hearing = False
 
     # --- Receiver ------------------------------------------------------------------------------
+
+    def refusal(self, link: Link, message: BusMessage) -> HoldfastError | None:
+        scopes = self._scopes.get(link.peer)
+        if scopes is None or may_send(scopes, message.kind, message.topic):
+            return None
+        return CapabilityRefused(f"{link.name} may not do this: it has {', '.join(scopes)}")
 
     def keeps(self, message: BusMessage) -> bool:
         if message.kind is MessageKind.REPLY:
@@ -256,6 +286,11 @@ class BusRouter:
         interest = InterestFrame(
             self.topics.patterns, self.topics.durable_patterns, self.serving.services
         )
+        scopes = self._scopes.get(link.peer)
+        if scopes is not None:  # it learns of nothing else that we do
+            asked = [name for name in interest.services if one_covers(scopes, f"service:{name}")]
+            heard = _within(scopes, interest)
+            interest = InterestFrame(heard.topics, heard.durable, asked)
         with suppress(PeerUnreachable):  # then it is told on the next link
             link.send(FrameKind.INTEREST, Stream.CONTROL, told(FrameKind.INTEREST, interest))
 
@@ -293,3 +328,12 @@ class BusRouter:
             await self.context.tidy()
         except BusError as error:
             log.warning("what was done with could not be noted: %s", error.message)
+
+
+def _within(scopes: Sequence[str], interest: InterestFrame) -> InterestFrame:
+    """What a peer that may not do everything gets of what it listens to."""
+    return InterestFrame(
+        [topic for topic in interest.topics if may_listen(scopes, topic)],
+        [topic for topic in interest.durable if may_listen(scopes, topic)],
+        interest.services,
+    )

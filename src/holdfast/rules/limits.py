@@ -930,7 +930,7 @@ BUS_INTERFACES_MS: Final = 5 * SECOND_MS
 """How often a machine's addresses are looked at where the system does not tell of changes."""
 BUS_SETTLE_MS: Final = 200
 """Changes of addresses that come within this time are taken together."""
-BUS_HOLD_MS: Final = 3 * SECOND_MS
+BUS_HOLDER_MS: Final = 3 * SECOND_MS
 """How long a process waits for another one that holds the bus of the same home."""
 BUS_SEEN_MS: Final = 60 * SECOND_MS
 """How often a node notes at most that a peer was reached where it was reached before."""

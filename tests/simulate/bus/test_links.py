@@ -13,6 +13,7 @@ from holdfast.bus.link import PeerLink
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.errors import AnotherConnection, PeerUnreachable, TooSlow
 from holdfast.rules.keys import public_key
+from holdfast.rules.limits import BUS_PONG_MS_MAX
 from holdfast.simulate.bus.net import BusNetwork, MachineNet
 from holdfast.simulate.bus.stream_end import StreamEnd
 from holdfast.simulate.world.loop import SimulatedLoop
@@ -289,3 +290,26 @@ def test_B6_peers_that_lose_each_other_in_every_way_find_one_link_again() -> Non
         apart.pass_ms(90_000)
         apart.check_one_link()
         apart.close()
+
+
+def test_B6_a_linked_peer_that_is_said_to_be_elsewhere_has_to_show_that_it_is_still_there() -> None:
+    apart = PeersApart(3)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(1_000)
+    ana = apart.peers["ana"]
+
+    def say(address: str) -> None:
+        apart.loops["ana"].call_soon(lambda: ana.links.found("bo", [address]))
+
+    say("10.0.0.66:7000")  # anybody can say that, and it harms nothing
+    apart.pass_ms(10_000)
+    apart.check_one_link()
+
+    apart.network.cut_off([("ana", "bo"), ("bo", "ana")])
+    say("10.0.0.66:7000")  # known by now
+    apart.pass_ms(BUS_PONG_MS_MAX + 500)
+    assert ana.links.all(), "nothing new was said: it is asked when it has been silent for a while"
+    say("10.0.0.9:7000")
+    apart.pass_ms(BUS_PONG_MS_MAX + 500)
+    assert not ana.links.all()
+    apart.close()

@@ -32,7 +32,8 @@ class HomeDirectory:
         for peer in await self._members():
             if peer.name == name or any(text_of(key) == text for key in peer.keys):
                 return peer
-        return None
+        linked = self.members.key_of(name)  # known by what it has shown alone
+        return None if linked is None else self.members.of_key(linked)
 
     async def of_key(self, key: PeerKey) -> Peer | None:
         if self._is_zone(key):

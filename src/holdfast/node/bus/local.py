@@ -19,9 +19,11 @@ from holdfast.bus.subscription import BusSubscription
 from holdfast.node.bus.api import Handler
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.members import JoinedOverBus, MeshMembers
 from holdfast.node.bus.standing import BusStanding, PeerStanding
 from holdfast.rules.errors import HandlerRefused
 from holdfast.rules.ids import parse_id
+from holdfast.rules.invites import parse_peer_invite
 
 
 class LocalBus:
@@ -31,11 +33,12 @@ class LocalBus:
         self,
         bus: Bus,
         directory: TrustDirectory,
+        members: MeshMembers,
         discovered: Callable[[], DiscoveryStatus | None],
         close: Callable[[], Awaitable[None]],
     ) -> None:
         """`discovered` says how the search for peers stands; None: nobody is looked for."""
-        self.bus, self._directory = bus, directory
+        self.bus, self._directory, self.members = bus, directory, members
         self._discovered, self._close = discovered, close
 
     async def send(
@@ -102,6 +105,12 @@ class LocalBus:
 
     async def ping(self, peer: str) -> float:
         return await self.bus.ping(peer)
+
+    async def join(self, invite: str, *, wait_ms: int) -> JoinedOverBus:
+        return await self.members.join(parse_peer_invite(invite), wait_ms=wait_ms)
+
+    async def leave(self, mesh: str) -> None:
+        await self.members.leave(mesh)
 
     async def standing(self) -> BusStanding:
         found, heard = self.bus.status(), self._discovered()

@@ -2,27 +2,24 @@
 
 A peer that is no trusted zone may speak with this node if it belongs to a mesh that this node
 shares over the bus: the list of the mesh's owner names it, or it shows a capability that the owner
-signed. A newcomer that shows that it knows an open invite of ours is a **guest**: it may ask to
-join, and nothing else. What a peer has shown holds for as long as its link, and no longer than it
+signed. A newcomer that shows that it knows an invite of ours is a **guest**: it may ask to join,
+and nothing else. What a peer has shown holds for as long as its link, and no longer than it
 says itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
-
-import msgspec
 
 from holdfast.bus.ports import Peer
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
+from holdfast.node.trust.whereabouts import note_addresses, with_addresses
 from holdfast.protocol.bus_members import JOIN
 from holdfast.rules.bus.capability import Capability, check_capability, read_capability
 from holdfast.rules.bus.member_list import MemberList, trusted_list
 from holdfast.rules.bus.membership import (
-    BusAddressRow,
-    BusInviteRow,
     BusMeshRow,
     MemberStanding,
     invite_of_ticket,
@@ -33,11 +30,10 @@ from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import CapabilityRefused, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import public_key, text_of
 from holdfast.rules.limits import (
-    BUS_ADDRESSES_MAX,
     BUS_CAPABILITIES_SHOWN_MAX,
     BUS_CLOCK_SKEW_MS,
 )
-from holdfast.storage.ports import Reader, Transaction, Work
+from holdfast.storage.ports import Work
 
 GUEST: Final = "guest-"
 _GUEST_SCOPES: Final = (f"service:{JOIN}",)
@@ -136,7 +132,9 @@ class MemberPeers:
                 return self._met(self._peer(standing.name, key))
         if key in self._joining:
             return self._met(self._joining[key][0])
-        invite = invite_of_ticket(shown, self._open_invites(), self.our_key(), key)
+        # One that has ended lets it in too, to hear so.
+        invites = self._engine.read("bus.invites", lambda tx: tx.bus_invite_list(None))
+        invite = invite_of_ticket(shown, invites, self.our_key(), key)
         if invite is not None:
             guest = Peer(name=GUEST + text_of(key)[:16], keys=(key,), scopes=_GUEST_SCOPES)
             self._guests[key] = guest
@@ -170,11 +168,6 @@ class MemberPeers:
                 refused = refused or error
         self._shown[key] = tuple(good)
         return refused
-
-    def _open_invites(self) -> Iterator[BusInviteRow]:
-        now = self._engine.ctx.now_ms()
-        rows = self._engine.read("bus.invites", lambda tx: tx.bus_invite_list(None))
-        return (row for row in rows if row.is_open(now))
 
     def gone(self, key: PeerKey) -> None:
         """The link to a peer has ended, and with it what the peer had shown."""
@@ -212,26 +205,16 @@ class MemberPeers:
     async def note_addresses(self, key: PeerKey, addresses: Sequence[str]) -> None:
         """A member was reached there, or says that it listens there."""
         now = self._engine.ctx.now_ms()
-
-        def merged(tx: Reader) -> BusAddressRow:
-            row = tx.bus_address_get(key)
-            known = () if row is None else row.addresses
-            both = tuple(dict.fromkeys((*addresses, *known)))[:BUS_ADDRESSES_MAX]
-            return BusAddressRow(key=key, addresses=both, seen_at=now)
-
-        def work(tx: Transaction) -> None:
-            tx.bus_address_put(merged(tx))
-
-        before = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
-        after = self._engine.read("bus.peer", merged)
-        if before is None or before.addresses != after.addresses:
-            await self._write("bus.seen", work)
+        row = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
+        known = () if row is None else row.addresses
+        if with_addresses(known, addresses) != known:
+            await self._write("bus.seen", lambda tx: note_addresses(tx, key, addresses, now))
 
     # --- joining -------------------------------------------------------------------------------
 
     def begin_join(self, peer: Peer, ticket: bytes) -> None:
         """The owner of a mesh may be called, to ask it to let us in."""
-        self._joining[peer.keys[0]] = msgspec.structs.replace(peer), ticket
+        self._joining[peer.keys[0]] = peer, ticket
 
     def end_join(self, key: PeerKey) -> None:
         self._joining.pop(key, None)

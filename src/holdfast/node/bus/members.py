@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.bus.ports import Link, LinkPart, Peer
+from holdfast.node.bus.backfill import switch_on
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
-from holdfast.node.bus.owner import Asked, MeshOwner
+from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol import bus_members as wire
@@ -51,10 +52,11 @@ from holdfast.rules.errors import (
     NotAMember,
     NotShared,
     NotTrusted,
+    PeerUnreachable,
     RequestRefused,
 )
 from holdfast.rules.invites import PeerInvite, digest
-from holdfast.rules.keys import parse_card, public_key, text_of
+from holdfast.rules.keys import parse_card, text_of
 from holdfast.rules.limits import BUS_JOIN_MS
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader, Transaction, Work
@@ -78,6 +80,7 @@ class MemberBus(Protocol):
     def serve(self, service: str, handler: Callable[[Any], Awaitable[bytes]]) -> object: ...
     def attach(self, part: LinkPart) -> None: ...
     async def refresh_peers(self) -> None: ...
+    async def connected(self, peer: str, wait_ms: int) -> bool: ...
 
 
 class JoinedOverBus(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,44 +154,57 @@ class MeshMembers:
 
     # --- joining -------------------------------------------------------------------------------
 
-    async def join(self, invite: PeerInvite) -> JoinedOverBus:
+    async def join(self, invite: PeerInvite, *, wait_ms: int = BUS_JOIN_MS) -> JoinedOverBus:
         """Asks the owner of a mesh to let this node in; the mesh is one of its own then. Whatever
-        stops it, joining again with the same invite goes on.
+        stops it, joining again with the same invite goes on. `wait_ms`: how long the owner is
+        looked for, and waited for.
         """
         owner_name, owner = parse_card(invite.card)
-        ours = public_key(self._own_key.seed())
+        ours = self.peers.our_key()
         if owner == ours:
             raise BadInput("this invite was made by this very node", hint="hand it to another node")
         resumed = self._engine.read("mesh.join", lambda tx: _check_free(tx, invite.mesh, owner))
-        addresses = invite.addresses
-        peer = Peer(name=owner_name, keys=(owner,), addresses=addresses)
-        self.peers.begin_join(peer, ticket(digest(invite.secret), owner, ours))
+        self.begin_join(invite)
         try:
             await self._running_bus().refresh_peers()
+            if not await self._running_bus().connected(text_of(owner), wait_ms):
+                where = ", ".join(invite.addresses) or "the networks of this machine"
+                raise PeerUnreachable(
+                    f"{owner_name}, who made the invite, was not reached at {where}, or does not "
+                    "know the invite",
+                    hint="see that its daemon runs and listens for the bus; ask for a new invite, "
+                    "with its address: holdfast mesh invite MESH --at HOST:PORT",
+                )
             asked = JoinAsked(invite.mesh, self._own_key.name, invite.secret)
-            answer = await self._ask(text_of(owner), JOIN, wire.encode(asked))
+            answer = await self._ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
         finally:
+            # The link was for the join alone: it ends here, and is made anew as a member's.
             self.peers.end_join(owner)
+            await self._running_bus().refresh_peers()
         given = decode(answer, JoinGiven)
         members = read_list(given.members, invite.mesh, owner)
         capability = check_capability(given.capability, ours, self._engine.ctx.now_ms())
-        if capability.issuer != owner or members.of_key(ours) is None:
+        listed = members.of_key(ours)
+        if capability.issuer != owner or listed is None:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
-        await self.peers.note_addresses(owner, addresses)
-        link = self._links.get(owner)
-        if link is not None:
-            link.close("joined", "this link was for the join alone")
+        switch_on(self._engine, invite.mesh)
+        await self.peers.note_addresses(owner, invite.addresses)
         await self._running_bus().refresh_peers()
-        listed = members.of_key(ours)
         return JoinedOverBus(
             mesh=invite.mesh,
             owner=owner_name,
-            name=self._own_key.name,
-            grants=() if listed is None else listed.grants,
+            name=listed.name,
+            grants=listed.grants,
             members=len(members.members),
             resumed=resumed,
         )
+
+    def begin_join(self, invite: PeerInvite) -> None:
+        """The owner may be called, and is shown that this node knows an invite."""
+        name, owner = parse_card(invite.card)
+        peer = Peer(name=name, keys=(owner,), addresses=invite.addresses)
+        self.peers.begin_join(peer, ticket(digest(invite.secret), owner, self.peers.our_key()))
 
     def _add(
         self, tx: Transaction, title: str, members: MemberList, capability: Capability
@@ -221,15 +237,17 @@ class MeshMembers:
             except NotAMember:
                 return
 
-    async def _ask(self, to: str, service: str, body: bytes) -> bytes:
+    async def _ask(self, to: str, service: str, body: bytes, wait_ms: int = BUS_JOIN_MS) -> bytes:
         """The answer, or the error that the other side gives, as it was raised there."""
         try:
             answer = await self._running_bus().request(
-                to, service, body, timeout_ms=BUS_JOIN_MS, wait_ms=BUS_JOIN_MS
+                to, service, body, timeout_ms=wait_ms, wait_ms=wait_ms
             )
         except RequestRefused as error:
             code, _, message = error.message.partition(": ")
-            raise error_by_code(code, message) from None
+            known = error_by_code(code, message)
+            known.hint = known.hint or type(known).default_hint
+            raise known from None
         return answer.body
 
     def _running_bus(self) -> MemberBus:
@@ -238,14 +256,14 @@ class MeshMembers:
 
     # --- what we answer ------------------------------------------------------------------------
 
-    async def _news_asked(self, asked: Asked) -> bytes:
+    async def _news_asked(self, asked: MemberRequest) -> bytes:
         wanted = decode(asked.body, NewsAsked)
         held = self._of_member(wanted.mesh, asked.key)
         newer = held.members.raw if held.members.serial > wanted.serial else b""
         renewed = self._owner.renewed(held, asked.key) if wanted.renew else b""
         return wire.encode(NewsGiven(newer, renewed))
 
-    async def _list_told(self, asked: Asked) -> bytes:
+    async def _list_told(self, asked: MemberRequest) -> bytes:
         told = decode(asked.body, ListTold)
         held = self._of_member(told.mesh, asked.key)
         await self._adopt(held, told.members, asked.key)

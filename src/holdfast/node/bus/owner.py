@@ -37,7 +37,7 @@ from holdfast.storage.ports import Transaction, Work
 log = logging.getLogger("holdfast.bus")
 
 
-class Asked(Protocol):
+class MemberRequest(Protocol):
     """A request that came over a proved link."""
 
     @property
@@ -59,7 +59,7 @@ class MeshOwner:
         """`changed` hears of a new list, and whose request made it."""
         self._engine, self._own_key, self._write, self._changed = engine, own_key, write, changed
 
-    async def join_asked(self, asked: Asked) -> bytes:
+    async def join_asked(self, asked: MemberRequest) -> bytes:
         wanted = decode(asked.body, JoinAsked)
         check_peer(wanted.name)
         key, now = SigningKey(self._own_key.seed()), self._engine.ctx.now_ms()
@@ -85,7 +85,7 @@ class MeshOwner:
         given = self._capability(key, wanted.mesh, member)
         return encode(JoinGiven(members.raw, given.raw, title))
 
-    async def leave_asked(self, asked: Asked) -> bytes:
+    async def leave_asked(self, asked: MemberRequest) -> bytes:
         wanted = decode(asked.body, LeaveAsked)
         key, now = SigningKey(self._own_key.seed()), self._engine.ctx.now_ms()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 from nacl.signing import SigningKey
 
+from holdfast.node.bus.backfill import switch_off, switch_on
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.rules.arguments import checks_arguments
@@ -88,7 +89,9 @@ class BusSharing:
             return self._shown(row)
 
         self._engine.require_mesh(mesh)
-        return self._engine.write("mesh.share", work)
+        shared = self._engine.write("mesh.share", work)
+        switch_on(self._engine, mesh)
+        return shared
 
     def shared(self) -> list[SharedOverBus]:
         rows = self._engine.read("mesh.share", lambda tx: tx.bus_mesh_list())
@@ -131,10 +134,12 @@ class BusSharing:
 
         def work(tx: Transaction) -> None:
             self._owned(tx, mesh)
-            for old in tx.bus_invite_list(mesh):
-                if not old.is_open(now):
-                    tx.bus_invite_drop(old.digest)
-            if len(tx.bus_invite_list(mesh)) >= BUS_INVITES_MAX:
+            rows = tx.bus_invite_list(mesh)
+            ended = [old for old in rows if not old.is_open(now)]
+            # Some are remembered, so that who comes too late hears that.
+            for old in ended[: max(0, len(ended) - BUS_INVITES_MAX)]:
+                tx.bus_invite_drop(old.digest)
+            if len(rows) - len(ended) >= BUS_INVITES_MAX:
                 raise OverLimit(
                     f"{mesh!r} has {BUS_INVITES_MAX} open invites",
                     hint=f"take some back: holdfast mesh invites {mesh} --drop ID",
@@ -170,7 +175,10 @@ class BusSharing:
         def work(tx: Transaction) -> bool:
             self._owned(tx, mesh)
             row = tx.bus_invite_get(wanted)
-            return row is not None and row.mesh == mesh and tx.bus_invite_drop(wanted)
+            if row is None or row.mesh != mesh or not row.is_open(self._now()):
+                return False
+            tx.bus_invite_put(msgspec.structs.replace(row, uses_left=0))
+            return True
 
         return self._engine.write("mesh.invite", work)
 
@@ -229,6 +237,7 @@ class BusSharing:
             tx.bus_mesh_drop(mesh)
 
         self._engine.write("mesh.leave", work)
+        switch_off(self._engine, mesh)
 
     # --- helpers -------------------------------------------------------------------------------
 

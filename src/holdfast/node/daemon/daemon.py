@@ -226,7 +226,7 @@ class Daemon(Service):
             api.node._opened.store,
             paths,
             self._settings,
-            patience_ms=limits.BUS_HOLD_MS,
+            patience_ms=limits.BUS_HOLDER_MS,
         )
         ending.push_async_callback(host.close)
         host.on_link(lambda document: self._news(api.log_watch, "peer", document))

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from holdfast.node.library.aio_bus import AsyncNodeBus, Serving, next_of
 from holdfast.node.library.loop_thread import LoopThread
@@ -21,10 +21,12 @@ from holdfast.rules.limits import BUS_BUFFER, BUS_SERVE_MAX
 if TYPE_CHECKING:
     from holdfast.bus.received import ReceivedMessage, ReceivedRequest
     from holdfast.node.bus.api import Messages
+    from holdfast.node.bus.sharing import BusSharing
     from holdfast.node.home.opening import Opened
 
 P = ParamSpec("P")
 T = TypeVar("T")
+H = TypeVar("H", bound=Callable[..., Any])
 
 
 def _waits(
@@ -54,6 +56,17 @@ class NodeBus:
     ping = _waits(AsyncNodeBus.ping)
     status = _waits(AsyncNodeBus.status)
     peers = _waits(AsyncNodeBus.peers)
+    join = _waits(AsyncNodeBus.join)
+    leave = _waits(AsyncNodeBus.leave)
+
+    @property
+    def sharing(self) -> BusSharing:
+        """Meshes that this node shares over the bus: share, invite, members, grants."""
+        from holdfast.node.bus.sharing import BusSharing
+        from holdfast.node.trust.own_key import OwnKey
+
+        opened = self._opened
+        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
 
     def bind(self, *, listen: str | None = None, discovery: str | None = None) -> NodeBus:
         """Opens the bus now, and says where peers reach this process (`listen`, HOST:PORT with
@@ -75,6 +88,12 @@ class NodeBus:
         opened = self._bus().subscribe(pattern, buffer=buffer, durable=durable)
         return MessageFeed(self._thread, opened)
 
+    @overload
+    def serve(self, service: str, handler: None = None, *, most: int = ...) -> Callable[[H], H]: ...
+    @overload
+    def serve(
+        self, service: str, handler: Callable[[ReceivedRequest], Any], *, most: int = ...
+    ) -> ServedService: ...
     def serve(
         self,
         service: str,
@@ -87,7 +106,12 @@ class NodeBus:
         decorator.
         """
         if handler is None:
-            return lambda function: (self.serve(service, function, most=most), function)[1]
+
+            def decorate(function: H) -> H:
+                self.serve(service, function, most=most)
+                return function
+
+            return decorate
         answers = handler if inspect.iscoroutinefunction(handler) else _in_thread(handler)
         serving = self._bus().serve(service, answers, most=most)
         return ServedService(self._thread, self._thread.run(_opened(serving)))

@@ -2,7 +2,7 @@
 
     mesh:<name>:read     mesh:<name>:write     mesh:<name>:relay     mesh:<name>:invite
     service:<pattern>    to ask for a service
-    topic:<pattern>      to publish to a topic
+    topic:<pattern>      to publish to a topic, and to listen to it
 
 A pattern is a name whose parts are divided by dots. `*` stands for one part, `>` at the end for one
 part or more. A scope covers another if it gives everything that the other gives; what cannot be
@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from holdfast.rules.bus.signed_envelope import check_bus_name
+from holdfast.rules.bus.message import MessageKind
+from holdfast.rules.bus.topic_pattern import check_pattern
 from holdfast.rules.errors import BadInput
 from holdfast.rules.names import check_mesh
 
@@ -36,10 +37,7 @@ def check_scope(scope: str) -> str:
             raise BadInput(f"{scope!r} names no right in a mesh", hint=_HINT)
         check_mesh(mesh)
     elif kind in _PATTERNS:
-        check_bus_name(rest, kind)
-        parts = rest.split(".")
-        if not all(parts) or ">" in parts[:-1]:
-            raise BadInput(f"{rest!r} is no pattern for a {kind}", hint=_HINT)
+        check_pattern(rest)
     else:
         raise BadInput(f"{scope!r} is no scope", hint=_HINT)
     return scope
@@ -56,6 +54,21 @@ def covers(wide: str, narrow: str) -> bool:
 
 def one_covers(scopes: Iterable[str], narrow: str) -> bool:
     return any(covers(scope, narrow) for scope in scopes)
+
+
+def may_send(scopes: Iterable[str], kind: MessageKind, topic: str) -> bool:
+    """Whether a peer with these rights alone may send such a message. It may answer what it was
+    asked, and cancel what it asked for.
+    """
+    if kind in (MessageKind.REPLY, MessageKind.CANCEL):
+        return True
+    what = "service" if kind is MessageKind.REQUEST else "topic"
+    return bool(topic) and one_covers(scopes, f"{what}:{topic}")
+
+
+def may_listen(scopes: Iterable[str], pattern: str) -> bool:
+    """Whether a peer with these rights alone gets what is published under a pattern."""
+    return one_covers(scopes, f"topic:{pattern}")
 
 
 def _pattern_covers(wide: str, narrow: str) -> bool:

@@ -1,5 +1,5 @@
-"""What a store keeps of the streams of a mesh that is shared over the bus, and whether two nodes have
-the same entries under the same numbers.
+"""What a store keeps of the streams of a mesh that is shared over the bus, and whether two nodes
+have the same entries under the same numbers.
 
 The digest of a set of entries is the sum of their leaf hashes modulo 2^256, as in
 `rules/digests.py`: it does not depend on the order and grows with each append. A store keeps the

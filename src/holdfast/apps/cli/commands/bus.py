@@ -94,9 +94,9 @@ def send(
             wait_ms=BUS_RESOLVE_MS if wait is None else parse_span(wait),
             **options,
         )
-        session.wrote({"id": session.id, "to": to, "state": sent.state}, f"{sent.state} for {to}")
-        if sent.state == "spooled":
-            session.talk("it waits in the outbox: holdfast outbox list")
+        waits = "; it waits here: holdfast outbox list" if sent.state == "spooled" else ""
+        document = {"id": session.id, "to": to, "state": sent.state}
+        session.wrote(document, f"{sent.state} for {to}{waits}")
 
 
 @verb(bus_, "publish", mesh=False, writes=True)
@@ -237,6 +237,29 @@ def status(session: CommandSession) -> None:
             peers, ["peer", "link", "address", "rtt_ms", "waiting", "sent", "received", "refused"]
         ):
             session.talk("no peer is trusted; trust one with: holdfast peer trust CARD")
+
+
+@verb(bus_, "seal", mesh=False, writes=True)
+@click.argument("place")
+@click.option("--from", "old", metavar="PLACE", help="Where the key of now is, if there is one.")
+@click.option("--new-key", is_flag=True, help="Also seal every body anew, by a new data key.")
+def seal(session: CommandSession, place: str, old: str | None, new_key: bool) -> None:
+    """Seal the bodies of messages at rest by the key at PLACE.
+
+    PLACE is key-file:PATH, passphrase-file:PATH or keyring. The daemon must be down. Then name the
+    same place in the settings, under [bus]: seal = "PLACE".
+    """
+    # Imported only here: no other verb of the bus needs it.
+    import asyncio
+
+    from holdfast.node.bus.seal_secret import change_seal
+    from holdfast.rules.bus.sealing import SealSource
+
+    new, known = SealSource.parse(place), None if old is None else SealSource.parse(old)
+    with session.node() as node:
+        asyncio.run(change_seal(node._opened, known, new, new_data_key=new_key))
+    session.talk(f'now write into the settings, under [bus]: seal = "{place}"')
+    session.show({"sealed": True, "place": place}, "sealed\n")
 
 
 # --- what they share -------------------------------------------------------------------------

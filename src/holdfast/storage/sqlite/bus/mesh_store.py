@@ -189,7 +189,8 @@ class SqliteMeshStore:
         """Reads what an earlier life has left, and looks whether the database has gone back. Bodies
         are sealed from the first start with a secret on; raises WrongKey if it is not theirs.
         """
-        await unlock(self, secret)
+        if not self.seal.current:  # else it was unlocked before
+            await unlock(self, secret)
         known = await self._in_thread(lambda: read_bus_mark(self._mark_path))
         found = await self.write_rows(lambda tx: self._begin(tx, known))
         await self._in_thread(lambda: write_bus_mark(self._mark_path, found))
@@ -225,7 +226,7 @@ class SqliteMeshStore:
         return msgspec.structs.replace(found, reserved=reserved, generation=generation, epoch=epoch)
 
     def _tell(self, doubt: str) -> None:
-        log.warning(
+        log.info(  # it costs little, and nobody has to do anything about it
             "the store of the bus may have gone back in time: %s; it skips numbers and takes a new "
             "incarnation",
             doubt,

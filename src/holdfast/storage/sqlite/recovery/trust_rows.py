@@ -28,7 +28,7 @@ TABLES: Final = ("zone", "zone_key", "token", "link", "quarantine")
 SINCE: Final = 6
 """The schema version that brought them."""
 SHARED: Final = ("bus_mesh", "bus_invite", "bus_address")
-SHARED_SINCE: Final = 11
+SHARED_SINCE: Final = 12
 _DIGEST_BYTES: Final = 32
 _NUMBERED: Final = {"zone": "SELECT max(via) FROM log", "quarantine": "SELECT 0"}
 
