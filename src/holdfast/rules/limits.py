@@ -801,7 +801,9 @@ BUS_OUTBOX_MAX: Final = 10_000
 """Messages that a store in memory keeps for absent peers; then a send is refused."""
 BUS_INBOX_MAX: Final = 100_000
 """Messages that a store of the bus keeps for handlers that have not taken them; then the senders
-wait."""
+wait. One sender may have as many as it leaves free, so it never fills more than half."""
+BUS_INBOX_BYTES_MAX: Final = 512 * MIB
+"""Bytes of the bodies of these messages, shared in the same way."""
 BUS_IDS_KEPT: Final = 65_536
 """Ids of messages that a store in memory remembers; the oldest goes first."""
 BUS_ID_MARGIN_MS: Final = HOUR_MS
