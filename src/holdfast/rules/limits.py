@@ -797,6 +797,9 @@ BUS_SET_BACK_SKIP: Final = 1 << 32
 """Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
+BUS_LEAP_AGAIN_MAX: Final = 1 << 34
+"""The furthest leap from the second one on that the same peer asks for while the bus is bound: this
+bus has not gone back meanwhile, and only a copy of its store explains a little of it."""
 BUS_OUTBOX_MAX: Final = 10_000
 """Messages that a store in memory keeps for absent peers; then a send is refused."""
 BUS_INBOX_MAX: Final = 100_000
