@@ -233,6 +233,28 @@ def test_B3_a_liar_makes_a_peer_leap_far_once_and_cannot_wear_its_numbers_out() 
     run(story())
 
 
+def test_B4_what_a_peer_says_about_a_refusal_is_short_and_safe_to_show() -> None:
+    async def story() -> None:
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana")
+        near = await join(ana, ben)
+        ben.router.intakes["ana"].end()  # it answers nothing by itself
+        sent = asyncio.create_task(ana.send("ben", b"x"))
+        lane = ana.router.lane_of("ben")
+        while not lane.under_way:
+            await asyncio.sleep(0)
+        number = lane.last_number
+        bad = AckFrame(number, [(number, "\x1b[2J" * 10**5, "\x1b]0;\n" * 10**5)])
+        ana.router.frame(near, FrameKind.ACK, Stream.CONTROL, told(FrameKind.ACK, bad))
+        with pytest.raises(MessageRefused) as refused:
+            await sent
+        assert refused.value.message.isprintable()
+        assert len(refused.value.message) < 1000
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())
+
+
 def test_B4_acknowledgements_and_interests_that_cannot_be_end_the_link() -> None:
     async def story() -> None:
         ana, ben = await bound("ana", "ben"), await bound("ben", "ana")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast.node.library.node import Node
@@ -91,10 +91,11 @@ def test_U4_B4_what_was_acknowledged_is_off_the_disk_when_the_daemon_says_so(
     bo.bus.send("ana", "once")
     stream = Stream(up, "messages?ack=client")
     assert stream.next()[1]["body"] == "once"
-    with sqlite3.connect(tmp_path / "ana" / "data.db") as disk:
-        assert disk.execute("SELECT count(*) FROM bus_inbox").fetchall() == [(1,)]
-        assert post(up, f"messages/{stream.name}/ack", numbers=[1]) == {"taken": True}
-        assert disk.execute("SELECT count(*) FROM bus_inbox").fetchall() == [(0,)]
+    disk = apsw.Connection(str(tmp_path / "ana" / "data.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    assert disk.execute("SELECT count(*) FROM bus_inbox").get == 1
+    assert post(up, f"messages/{stream.name}/ack", numbers=[1]) == {"taken": True}
+    assert disk.execute("SELECT count(*) FROM bus_inbox").get == 0
+    disk.close()
     stream.close()
 
 
