@@ -233,7 +233,9 @@ class Bus:
             MessageKind.PUBLISH, check_topic(topic), body, content_type, priority, ttl_ms, id
         )
         topics = self.router.topics
-        kept = topics.durably_listening(topic)
+        # Nothing is kept for a peer that is blocked by now, however it subscribed.
+        durable = topics.durably_listening(topic)
+        kept = [one for one in durable if await self._context.peers.find(one) is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
