@@ -91,6 +91,7 @@ class BusHost:
             lock.close()
             raise
         host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
+        host.api.meshes_changed = host._meshes_changed
         host._lock = lock
         return host
 
@@ -114,12 +115,16 @@ class BusHost:
     async def _begin(self) -> None:
         """Binds the bus, with all that uses it."""
         self.bus = await self._bind()
-        self.members = MeshMembers(self._engine, self._own_key, self._member_peers, self._write)
-        self.members.start(self.bus)
-        self.exchange = MeshExchange(
-            self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
-        )
-        await self.exchange.start()
+        try:
+            self.members = MeshMembers(self._engine, self._own_key, self._member_peers, self._write)
+            self.members.start(self.bus)
+            self.exchange = MeshExchange(
+                self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
+            )
+            await self.exchange.start()
+        except BaseException:
+            await self.bus.close()
+            raise
         self.bus.attach(self.exchange)
         for part in self._parts:
             self.bus.attach(part())
@@ -143,6 +148,9 @@ class BusHost:
                 clock=self._engine.ctx,
             )
         )
+
+    async def _meshes_changed(self) -> None:
+        await self.exchange.refresh()
 
     def _discovered(self) -> DiscoveryStatus | None:
         return None if self._discovery is None else self._discovery.status()

@@ -40,6 +40,8 @@ class LocalBus:
         """`discovered` says how the search for peers stands; None: nobody is looked for."""
         self.bus, self._directory, self.members = bus, directory, members
         self._discovered, self._close = discovered, close
+        self.meshes_changed: Callable[[], Awaitable[None]] = _nobody
+        """Tells what exchanges meshes that there are others now."""
 
     async def send(
         self,
@@ -107,10 +109,13 @@ class LocalBus:
         return await self.bus.ping(peer)
 
     async def join(self, invite: str, *, wait_ms: int) -> JoinedOverBus:
-        return await self.members.join(parse_peer_invite(invite), wait_ms=wait_ms)
+        joined = await self.members.join(parse_peer_invite(invite), wait_ms=wait_ms)
+        await self.meshes_changed()
+        return joined
 
     async def leave(self, mesh: str) -> None:
         await self.members.leave(mesh)
+        await self.meshes_changed()
 
     async def standing(self) -> BusStanding:
         found, heard = self.bus.status(), self._discovered()
@@ -138,6 +143,9 @@ class LocalBus:
 
     async def close(self) -> None:
         await self._close()
+
+
+async def _nobody() -> None: ...
 
 
 class ServedHere:
