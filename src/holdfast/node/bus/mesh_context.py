@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from holdfast.bus.options import RunInThread
@@ -41,13 +41,9 @@ class MeshContext:
         """Milliseconds that never run backwards."""
         return asyncio.get_running_loop().time() * SECOND_MS
 
-    def start(self, work: Awaitable[Any]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         """Runs a task until it ends or everything is stopped."""
-
-        async def running() -> None:
-            await work
-
-        task = asyncio.ensure_future(running())
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
