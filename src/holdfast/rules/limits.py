@@ -781,6 +781,8 @@ BUS_FIRST_DIAL_MS: Final = 200
 """How much longer the peer with the higher key waits before it dials for the first time."""
 BUS_STAGGER_MS: Final = 250
 """A dial that has not answered for this long is joined by one to the peer's next address."""
+BUS_STEADY_MS: Final = 5 * SECOND_MS
+"""A link that has lived for so long has worked: after its end the peer is dialled soon again."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS

@@ -41,7 +41,7 @@ class MeshContext:
         """Milliseconds that never run backwards."""
         return asyncio.get_running_loop().time() * SECOND_MS
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+    def start(self, work: Awaitable[Any]) -> asyncio.Task[None]:
         """Runs a task until it ends or everything is stopped."""
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks[task] = None
