@@ -29,6 +29,7 @@ from support.mesh_links import (
     connect,
     cut,
     key_of,
+    line,
     trouble_of,
     until,
     until_same,
@@ -123,6 +124,19 @@ def test_B4_who_may_not_relay_brings_only_what_it_wrote(nodes: Nodes) -> None:
             await until(lambda: team(cyd).state.get("own") == 1, (cyd,))
             assert team(cyd).state.get("k") is None
             assert pages_of(end) == 1, "it was not even asked for the rest"
+
+    asyncio.run(story())
+
+
+def test_B4_a_peer_that_begins_to_listen_after_the_link_is_up_misses_nothing(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            team(ana).state.set("k", 1)
+            here, there = line(ana, bob)
+            ana.exchange.link_up(here)
+            await until(lambda: bool(here.sent), (ana,))  # nobody listens at the other end
+            bob.exchange.link_up(there)
+            await until_same(ana, bob)
 
     asyncio.run(story())
 

@@ -32,11 +32,10 @@ from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.node.bus.mesh_link import MeshLink
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import Stream
-from holdfast.protocol.bus_mesh import MeshesShared
 from holdfast.rules.bus.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_HOLD_MS, SECOND_MS
+from holdfast.rules.limits import BUS_PEER_HOLD_MS, SECOND_MS
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
@@ -206,8 +205,7 @@ class MeshExchange:
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         link.relays = await context.run(partial(_relays, *who, ours))
         if ours != link.ours or not link.introduced:
-            link.ours, link.introduced = ours, True
-            link.say(MeshesShared(ours))
+            link.introduce(ours)
             link.relink()
             self._hold_soon()
 
@@ -283,7 +281,7 @@ class MeshExchange:
         """The places of peers in the log are moved a while after they were heard of."""
         if self._holding is None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._holding = loop.call_later(BUS_HOLD_MS / SECOND_MS, self._hold)
+            self._holding = loop.call_later(BUS_PEER_HOLD_MS / SECOND_MS, self._hold)
 
     def _hold(self) -> None:
         self._holding = None

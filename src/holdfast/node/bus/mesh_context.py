@@ -43,11 +43,7 @@ class MeshContext:
 
     def start(self, work: Awaitable[Any]) -> asyncio.Task[None]:
         """Runs a task until it ends or everything is stopped."""
-
-        async def running() -> None:
-            await work
-
-        task = asyncio.ensure_future(running())
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task

@@ -103,6 +103,8 @@ class MeshLink:
         self.refused = False
         """The peer broke the rules: nothing more is taken from it on this link."""
         self.figures = MeshLinkFigures()
+        self._heard = False
+        """Whether the peer told which meshes it shares."""
         self._given, self._learned = StreamNumbers(), StreamNumbers()
         self._bases: dict[StreamName, int] = {}
         self._keys: dict[StreamName, bytes] = {}
@@ -134,6 +136,11 @@ class MeshLink:
     def say(self, word: MeshWord) -> None:
         self._words.append(word)
         self._to_send.set()
+
+    def introduce(self, meshes: list[str]) -> None:
+        """Tells the peer which meshes are shared with it."""
+        self.ours, self.introduced = meshes, True
+        self.say(MeshesShared(meshes, self._heard))
 
     def tell(self, streams: tuple[StreamName, ...]) -> None:
         """Tells what we have of these streams when their turn comes: as it is then."""
@@ -193,8 +200,7 @@ class MeshLink:
             case ObjectPiece():
                 self._pull.came(word)
             case MeshesShared():
-                self.theirs = word.meshes
-                self.relink()
+                self._hear_meshes(word)
             case StreamsTold():
                 for one in word.streams:
                     self._hear_of(self._learn(one.number, one.named), one)
@@ -209,6 +215,12 @@ class MeshLink:
             case BlocksTold() | LeavesTold():
                 self._comparison.answered(word)
         return True
+
+    def _hear_meshes(self, word: MeshesShared) -> None:
+        self._heard, self.theirs = True, word.meshes
+        if self.introduced and not word.heard:
+            self.introduce(self.ours)
+        self.relink()
 
     def relink(self) -> None:
         """What is shared has changed: both sides tell each other all streams of it again."""

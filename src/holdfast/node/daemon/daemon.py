@@ -216,7 +216,7 @@ class Daemon(Service):
         )
         await sync_manager.start()
         ending.push_async_callback(sync_manager.stop)
-        api.log_watch.on_look = sync_manager.ring
+        api.log_watch.on_look.append(sync_manager.ring)
 
     async def _start_bus(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         if not self._settings.bus.enabled:
