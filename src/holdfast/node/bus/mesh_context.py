@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,10 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.bus.spread import Effect, Spread
 from holdfast.rules.bus.streams import StreamRow
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SECOND_MS
+
+log = logging.getLogger("holdfast")
 
 
 class MeshContext:
@@ -35,18 +39,26 @@ class MeshContext:
         """The streams as they were read last."""
         self.zone_keys: dict[str, tuple[bytes, ...]] = {}
         """The keys of the zones that this node knows."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Future[Any], None] = {}
 
     def now(self) -> float:
         """Milliseconds that never run backwards."""
         return asyncio.get_running_loop().time() * SECOND_MS
 
-    def start(self, work: Awaitable[Any]) -> asyncio.Task[None]:
+    def start(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
         """Runs a task until it ends or everything is stopped."""
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HoldfastError):
+            log.warning("the exchange of meshes: %s", error.message)
+        elif error is not None:
+            log.error("a fault in the exchange of meshes", exc_info=error)
 
     async def stop(self) -> None:
         """Ends all tasks."""
