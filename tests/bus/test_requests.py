@@ -7,16 +7,20 @@ import asyncio
 import pytest
 
 from holdfast.bus.bus import Bus
+from holdfast.bus.lane import Outgoing
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.received import ReceivedRequest
+from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
+    HandlerRefused,
     NoResponder,
     RequestCancelled,
     RequestRefused,
     RequestTimedOut,
 )
+from holdfast.service.clock import SystemClock
 from support.bus_pairs import bound, join, run
 
 
@@ -124,10 +128,14 @@ def test_B5_a_request_whose_link_is_lost_is_asked_again_and_done_once() -> None:
         ben.serve("count", count)
         link = await join(ana, ben)
         caller = asyncio.create_task(ana.request("ben", "count"))
-        while not done:
-            await asyncio.sleep(0)
+        while not done or ana.status().peers[0].under_way:
+            await asyncio.sleep(0)  # until it is acknowledged
+        await ana.router.context.tidy()
+        assert len(await ana.router.context.store.outbox_requests()) == 1
         link.cut()
         link = await join(ana, ben)
+        while not ben.status().counts.get("requests_again"):
+            await asyncio.sleep(0)
         link.other.is_held = True  # the reply is lost too
         go.set()
         while ben.status().counts.get("replies", 0) < 1:
@@ -208,5 +216,88 @@ def test_B5_any_peer_that_serves_it_answers_and_another_one_when_it_is_lost() ->
             await ana.request(None, "nothing", wait_ms=1)
         for bus in (ana, *others.values()):
             await bus.close()
+
+    run(story())
+
+
+def test_B5_only_the_peer_that_was_asked_may_answer() -> None:
+    async def story() -> None:
+        ana = await bound("ana", "ben", "cat")
+        ben, cat = await bound("ben", "ana"), await bound("cat", "ana")
+        go = asyncio.Event()
+
+        async def work(request: ReceivedRequest) -> bytes:
+            await go.wait()
+            return b"honest"
+
+        ben.serve("work", work)
+        await join(ana, ben)
+        await join(ana, cat)
+        id = SystemClock().new_id()
+        caller = asyncio.create_task(ana.request("ben", "work", id=id))
+        forged = BusMessage(
+            id=SystemClock().new_id(), kind=MessageKind.REPLY, correlation=id, body=b"forged"
+        )
+        while not ana.status().asking or not await cat.connected("ana"):
+            await asyncio.sleep(0)
+        cat.router.lane_of("ana").put_passing(Outgoing(forged, None))
+        while not ana.status().counts.get("unknown_replies"):
+            await asyncio.sleep(0)
+        go.set()
+        assert (await caller).body == b"honest"
+        late = BusMessage(
+            id=SystemClock().new_id(), kind=MessageKind.REPLY, correlation=id, body=b"late"
+        )
+        ben.router.lane_of("ana").put_passing(Outgoing(late, None))
+        while not ana.status().counts.get("late_replies"):
+            await asyncio.sleep(0)
+        for bus in (ana, ben, cat):
+            await bus.close()
+
+    run(story())
+
+
+class _SlowToReserve(MemoryMeshStore):
+    """Its disk takes a while to hand out numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = asyncio.Event()
+
+    async def reserve(self, count: int, above: int = 0) -> range:
+        await self.ready.wait()
+        return await super().reserve(count, above)
+
+
+def test_B5_a_request_that_comes_before_we_can_answer_is_answered_afterwards() -> None:
+    async def story() -> None:
+        store = _SlowToReserve()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=store)
+        await join(ana, ben)
+        asked = asyncio.ensure_future(ana.request("ben", "dance", timeout_ms=20_000))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        store.ready.set()
+        with pytest.raises(NoResponder):
+            await asked
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_a_handler_refuses_with_a_code_of_its_own() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+
+        @ben.serve("count")
+        async def count(request: ReceivedRequest) -> bytes:
+            raise HandlerRefused("x is no number", code="no_number")
+
+        await join(ana, ben)
+        with pytest.raises(RequestRefused, match=r"^no_number: x is no number$"):
+            await ana.request("ben", "count", "x")
+        await ana.close()
+        await ben.close()
 
     run(story())

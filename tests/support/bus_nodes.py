@@ -45,7 +45,7 @@ class BusNode:
         assert isinstance(store, SqliteStore)
         write = LoopWriter(self.engine, store.writer).write
         self.peers = MemberPeers(self.engine, self.trust, write)
-        self.directory = HomeDirectory(self.engine, TrustDirectory(self.engine), self.peers)
+        self.directory = HomeDirectory(self.engine, TrustDirectory(self.engine, write), self.peers)
         self.members = MeshMembers(self.engine, self.trust, self.peers, write)
         self.bus = await Bus.bind_with(
             BusOptions(seed=self.trust.seed(), name=self.name, peers=self.directory)

@@ -29,8 +29,9 @@ PLAIN = frozenset(
 # Words that were replaced. Only names of tables keep them, because old homes have those tables.
 GONE = re.compile(r"\b(desks?|spool(s|ed|ing)?|doorman|pullers?|pulse)\b", re.IGNORECASE)
 TABLES = re.compile(r"\bspool\b")
-# The state of a receipt of the bus that programs compare with: this spelling, as a literal.
-RECEIPT = re.compile(r"[\"'`]spooled[\"'`]")
+# The state of a receipt of the bus: as a literal that programs compare with, and as the first word
+# of what `holdfast bus send` says.
+RECEIPT = re.compile(r"[\"'`]spooled[\"'`]|^spooled for ")
 MAY_SAY = ("docs/glossary.md", "tests/tidy/test_glossary.py", "CHANGELOG.md")
 
 

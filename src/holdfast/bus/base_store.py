@@ -33,6 +33,7 @@ from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BusInboxFull
 from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX
+from holdfast.rules.outbox import waits_until
 from holdfast.service.clock import SystemClock
 
 Kept = tuple[OutboxId, OutboxMessage]
@@ -152,7 +153,7 @@ class BaseMeshStore(EightCalls):
             (id, item)
             for id, item in await self._waiting()
             if item.peer == peer
-            and item.not_before <= now
+            and waits_until(item.not_before, now) <= now
             and (item.expires_at is None or item.expires_at > now)
             and id not in skip
         ]
@@ -164,7 +165,7 @@ class BaseMeshStore(EightCalls):
         later = [
             item.not_before
             for _, item in await self._waiting()
-            if item.peer == peer and item.not_before > now
+            if item.peer == peer and waits_until(item.not_before, now) > now
         ]
         return min(later, default=None)
 

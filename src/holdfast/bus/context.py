@@ -14,7 +14,7 @@ from holdfast.bus.guard import guarded
 from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.bus.mesh_store import MeshStore
-from holdfast.rules.errors import BusError, HoldfastError
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import BUS_ACK_MS
 from holdfast.service.clock import Clock
 
@@ -47,7 +47,8 @@ class BusContext:
         self._changed: asyncio.Future[None] | None = None
         self._finished: dict[int, None] = {}
         """Messages of the inbox that handlers have finished with, until the store knows it."""
-        self._removed: list[int] = []
+        self._removed: dict[int, None] = {}
+        """Rows of the outbox that are done with, until the store knows it."""
         self._tidying = False
 
     # --- tasks -------------------------------------------------------------------------------
@@ -111,8 +112,16 @@ class BusContext:
 
     def remove_outbox(self, id: int) -> None:
         """A message has arrived, or is given up. The store learns it soon, with others."""
-        self._removed.append(id)
+        self._removed[id] = None
         self._tidy_soon()
+
+    def is_removed(self, id: int) -> bool:
+        """Whether a row of the outbox that the store may still show is done with."""
+        return id in self._removed
+
+    def keep_outbox(self, id: int) -> None:
+        """The same message was put into the outbox again before its row was removed."""
+        self._removed.pop(id, None)
 
     def _tidy_soon(self) -> None:
         if not self._tidying and not self.is_closed:
@@ -132,15 +141,11 @@ class BusContext:
     async def tidy(self) -> None:
         """Tells the store what is done with. What it could not take is told again with the next."""
         while self._removed or self._finished:
-            removed, self._removed = self._removed, []
-            finished = list(self._finished)
-            try:
-                if removed:
-                    await guarded(self.store.remove_many(removed))
-                    removed = []
-            except (BusError, asyncio.CancelledError):
-                self._removed[:0] = removed
-                raise
+            removed, finished = list(self._removed), list(self._finished)
+            if removed:
+                await guarded(self.store.remove_many(removed))
+                for id in removed:
+                    self._removed.pop(id, None)
             if finished:
                 await guarded(self.store.finish_inbox(finished))
                 for number in finished:

@@ -23,6 +23,7 @@ from holdfast.rules.limits import (
     BUS_ADDRESSES_MAX,
     BUS_FIRST_DIAL_MS,
     BUS_STAGGER_MS,
+    BUS_STEADY_MS,
     SECOND_MS,
 )
 from holdfast.service.problem import Problem
@@ -110,8 +111,12 @@ class Dial:
         ended: Exception | None = None
         while (link := self._links.link_to(self._keys)) is not None:
             self.status.enter(DialState.LINKED)
-            self.status.apply(Supervision.worked)
-            await asyncio.wait([link.ended])
+            # A link that comes up and ends at once, again and again, has not worked: each dial
+            # waits longer than the one before.
+            await asyncio.wait([link.ended], timeout=BUS_STEADY_MS / SECOND_MS)
+            if not link.ended.done():
+                self.status.apply(Supervision.worked)
+                await asyncio.wait([link.ended])
             ended = link.ended.result() or PeerUnreachable(f"the link to {self.name} was closed")
         if ended is not None:
             raise ended

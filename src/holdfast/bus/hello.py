@@ -19,6 +19,7 @@ from holdfast.bus.frame_connection import FrameConnection
 from holdfast.bus.ports import LinkEvents
 from holdfast.protocol.bus_frames import (
     PROTOCOL_VERSION,
+    PROVED_BYTES_MAX,
     WELCOME_BYTES_MAX,
     FrameKind,
     GoodbyeFrame,
@@ -118,8 +119,9 @@ class Greeter:
         self, connection: FrameConnection, peer: PeerKey
     ) -> WelcomeFrame | None:
         """What we tell a peer that we know. One that we do not know may still show a capability;
-        until then its frames are those of a stranger, and it is told nothing.
+        until then it is told nothing, and may say little.
         """
+        connection.expect_bodies_of(PROVED_BYTES_MAX)
         try:
             welcome = await self._events.welcome(peer)
         except NotTrusted:

@@ -154,6 +154,7 @@ class Lane:
 
     def put(self, id: OutboxId, item: OutboxMessage, *, at_once: bool = False) -> None:
         """A message that was just put into the outbox. `at_once`: it does not wait for others."""
+        self._context.keep_outbox(id)
         if self.link is None or id in self._held:
             return
         self._dormant.pop(id, None)
@@ -250,8 +251,9 @@ class Lane:
             receipt.set_result("spooled")
 
     async def _count_tries(self, ids: list[OutboxId]) -> None:
-        store, now = self._context.store, self._context.clock.now_ms()
-        await asyncio.gather(*(guarded(store.put_back(id, now)) for id in ids))
+        store = self._context.store
+        # At any time: a moment of now would be in the future for a clock that is set back.
+        await asyncio.gather(*(guarded(store.put_back(id, 0)) for id in ids))
 
     # --- reading the outbox --------------------------------------------------------------------
 
@@ -276,7 +278,7 @@ class Lane:
         else:
             self._more = self._more or len(rows) >= BUS_LANE_ROWS
             for id, item in rows:
-                if id in self._held:
+                if id in self._held or self._context.is_removed(id):
                     continue
                 if item.message.kind is MessageKind.REQUEST and not self._asked.is_asked(
                     item.message.id

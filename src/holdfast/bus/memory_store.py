@@ -28,6 +28,7 @@ from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadSequence, PeerUnreachable
 from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX, BUS_NONCES_KEPT, BUS_OUTBOX_MAX
+from holdfast.rules.outbox import waits_until
 
 _Lane = dict[int, dict[OutboxId, OutboxMessage]]
 """What waits for one peer: by rank, in the order in which it was put there."""
@@ -175,7 +176,7 @@ class MemoryMeshStore(BaseMeshStore):
         lane = self._lanes.get(peer, {})
         return min(
             (one.not_before for kept in lane.values() for one in kept.values()
-             if one.not_before > now),
+             if waits_until(one.not_before, now) > now),
             default=None,
         )  # fmt: skip
 
@@ -213,4 +214,4 @@ def _is_expired(item: OutboxMessage, now_ms: int) -> bool:
 
 
 def _is_due(item: OutboxMessage, now_ms: int) -> bool:
-    return item.not_before <= now_ms and not _is_expired(item, now_ms)
+    return waits_until(item.not_before, now_ms) <= now_ms and not _is_expired(item, now_ms)

@@ -1,7 +1,10 @@
 """The middle of a bus: what links tell goes to the part that it concerns.
 
-    Lane       what goes to one peer            ParcelIntake    what comes over one link
-    Topics     subscriptions and interests      Requests  what we ask      Serving  what we answer
+    Lane            what goes to one peer
+    ParcelIntake    what comes over one link
+    Topics          subscriptions and interests
+    Requests        what we ask
+    RequestServing  what we answer
 
 A link is used once our numbers are above what the peer has seen of them.
 """
@@ -20,7 +23,7 @@ from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake, Traffic
 from holdfast.bus.ports import Link, LinkPart
 from holdfast.bus.requests import Requests
-from holdfast.bus.serving import Serving
+from holdfast.bus.serving import RequestServing
 from holdfast.bus.topics import Topics
 from holdfast.protocol.bus_frames import (
     AckFrame,
@@ -55,10 +58,14 @@ class BusRouter:
         self.addresses: list[str] = []
         self.lanes: dict[str, Lane] = {}
         self.intakes: dict[str, ParcelIntake] = {}
+        self._early: dict[str, list[tuple[Stream, bytes]]] = {}
+        """What came over links by which we cannot answer yet, because our numbers are still to be
+        raised; their credit bounds it.
+        """
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
-        self.serving = Serving(context, self.lane_of, self.announce)
+        self.serving = RequestServing(context, self.lane_of, self.announce)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
         self._announcing = False
@@ -112,9 +119,10 @@ class BusRouter:
         return admitted.name
 
     def link_up(self, link: Link) -> None:
-        before = self.link_to(link.name)
+        before = self.intakes.get(link.name)
         if before is not None:
-            self.link_down(before, None)
+            self.link_down(before.link, None)
+        self._early[link.name] = []
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
         self._tell_interest(link)
         self.context.spawn(self._begin(link), "begin")
@@ -131,15 +139,20 @@ class BusRouter:
             self.context.counts[f"unusable_{error.code}"] += 1
             link.close(error.code, error.message)
             return
-        if link.name in self.intakes and self.intakes[link.name].link is link:
+        intake = self.intakes.get(link.name)
+        if intake is not None and intake.link is link:
             self.lane_of(link.name).begin(link)
+            for stream, body in self._early.pop(link.name):
+                intake.add(stream, body)
             self.context.changed()
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
         intake = self.intakes.get(link.name)
         if intake is None or intake.link is not link:
             return  # a link that was replaced
-        if kind is FrameKind.PARCEL:
+        if kind is FrameKind.PARCEL and link.name in self._early:
+            self._early[link.name].append((stream, body))
+        elif kind is FrameKind.PARCEL:
             intake.add(stream, body)
         elif kind is FrameKind.MESH:
             for part in self.parts:
@@ -166,6 +179,7 @@ class BusRouter:
         if intake is None or intake.link is not link:
             return
         del self.intakes[link.name]
+        self._early.pop(link.name, None)
         intake.end()
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)

@@ -62,7 +62,7 @@ class _Service:
         self.waiting: deque[tuple[Link, BusMessage, Credit]] = deque()
 
 
-class Serving:
+class RequestServing:
     """What this peer serves."""
 
     def __init__(

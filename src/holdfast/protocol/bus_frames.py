@@ -37,7 +37,10 @@ FRAME_BYTES_MAX: Final = BUS_PARCEL_BYTES_MAX + KIB
 HELLO_FRAME_BYTES_MAX: Final = 4 * KIB
 """The longest body of a frame from a stranger."""
 WELCOME_BYTES_MAX: Final = 512 * KIB
-"""The longest body of a welcome, from a peer that is no stranger any more."""
+"""The longest body of a welcome from a peer that is known."""
+PROVED_BYTES_MAX: Final = 32 * KIB
+"""The longest body of a welcome from a peer that has proved its key and is not known: it may show
+capabilities."""
 
 Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Number = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]

@@ -94,6 +94,17 @@ def parse_invite(text: str) -> Invite:
     return invite
 
 
+def parse_peer_invite(text: str) -> PeerInvite:
+    """The invite in a text, to a mesh without a broker."""
+    invite = parse_any_invite(text)
+    if isinstance(invite, Invite):
+        raise BadInput(
+            "the invite is to a mesh at a broker",
+            hint="join with: holdfast mesh join INVITE, or node.sharing.join(invite)",
+        )
+    return invite
+
+
 def parse_any_invite(text: str) -> Invite | PeerInvite:
     """The invite in a text, of either kind."""
     word = text.strip()

@@ -781,6 +781,8 @@ BUS_FIRST_DIAL_MS: Final = 200
 """How much longer the peer with the higher key waits before it dials for the first time."""
 BUS_STAGGER_MS: Final = 250
 """A dial that has not answered for this long is joined by one to the peer's next address."""
+BUS_STEADY_MS: Final = 5 * SECOND_MS
+"""A link that has lived for so long has worked: after its end the peer is dialled soon again."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
@@ -928,7 +930,7 @@ BUS_INTERFACES_MS: Final = 5 * SECOND_MS
 """How often a machine's addresses are looked at where the system does not tell of changes."""
 BUS_SETTLE_MS: Final = 200
 """Changes of addresses that come within this time are taken together."""
-BUS_HOLD_MS: Final = 3 * SECOND_MS
+BUS_HOLDER_MS: Final = 3 * SECOND_MS
 """How long a process waits for another one that holds the bus of the same home."""
 BUS_SEEN_MS: Final = 60 * SECOND_MS
 """How often a node notes at most that a peer was reached where it was reached before."""

@@ -148,13 +148,18 @@ def wait_until_free(paths: HomePaths, timeout_s: float, file: str = LOCK) -> boo
     with disk_errors(f"open {paths.root / file}"):
         fd = os.open(paths.root / file, os.O_RDONLY | os.O_NOFOLLOW)
     # Only a blocked call learns of it, so a thread waits; if it still waits, it ends with us.
-    waiter = threading.Thread(target=fcntl.flock, args=(fd, fcntl.LOCK_SH), daemon=True)
+    waiter = threading.Thread(target=_wait_and_close, args=(fd,), daemon=True)
     waiter.start()
     waiter.join(timeout_s)
-    free = not waiter.is_alive()
-    if free:
+    return not waiter.is_alive()
+
+
+def _wait_and_close(fd: int) -> None:
+    """Waits for a lock and lets go of it at once, also when nobody waits for that any more."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    finally:
         os.close(fd)
-    return free
 
 
 def _locks(fd: int, kind: int) -> bool:

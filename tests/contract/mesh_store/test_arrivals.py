@@ -96,6 +96,9 @@ async def test_B4_a_resend_is_known_by_its_id_and_moves_the_mark(store: MeshStor
     assert await store.last_seq(ANA) == 3
     assert await store.nonce_seen(nonce_of(2))
     assert await numbers(store) == [1]
+    twice = [signed_arrival(7, message=7, nonce=70), signed_arrival(8, message=7, nonce=80)]
+    assert await store.accept(ANA, twice) == [NEW, DUPLICATE]
+    assert await numbers(store) == [1, 7]
     assert await store.accept(ANA, [resent]) == [REPLAY]
 
 

@@ -13,10 +13,11 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import NoKeyringError
 
-from holdfast.node.bus.seal_secret import seal_secret, start_unsealed
+from holdfast.node.bus.holder import hold_bus
+from holdfast.node.bus.seal_secret import change_seal, seal_secret, start_unsealed
 from holdfast.node.settings import BusSettings, Settings
 from holdfast.rules.bus.sealing import SealSecret, SealSource
-from holdfast.rules.errors import BadInput, WrongKey
+from holdfast.rules.errors import AlreadyExists, BadInput, WrongKey
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, inline
 from support.keeping import make_home
 from support.mesh_stores import waiting_for
@@ -152,3 +153,27 @@ def test_B7_the_store_of_a_home_starts_with_the_key_of_its_settings(tmp_path: Pa
     home = node.home
     node.close()
     assert b"said in the clear" not in (home / "data.db").read_bytes()
+
+
+def test_B7_the_key_of_a_home_is_changed_while_nobody_holds_its_bus(tmp_path: Path) -> None:
+    node = make_home(tmp_path / "home")
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place, key in zip(places, (KEY, KEY[::-1]), strict=True):
+        place.write_bytes(key)
+        place.chmod(0o600)
+    one, two = (SealSource.parse(f"key-file:{place}") for place in places)
+
+    async def story() -> None:
+        await change_seal(node._opened, None, one, new_data_key=False)
+        await change_seal(node._opened, one, two, new_data_key=True)
+        with pytest.raises(WrongKey):
+            await change_seal(node._opened, one, two, new_data_key=False)
+        with pytest.raises(WrongKey):
+            await change_seal(node._opened, None, two, new_data_key=False)
+        lock = hold_bus(node._opened.paths)
+        with pytest.raises(AlreadyExists):
+            await change_seal(node._opened, two, one, new_data_key=False)
+        lock.close()
+
+    asyncio.run(story())
+    node.close()

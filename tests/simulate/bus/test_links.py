@@ -33,7 +33,8 @@ class Opened:
     def opened(self, dialler: StreamEnd, listener: StreamEnd) -> None:
         self.by.append(dialler.net.machine)
 
-    def arrived(self, source: StreamEnd, data: bytes) -> None: ...
+    def written(self, source: StreamEnd, data: bytes) -> None: ...
+    def ended(self, source: StreamEnd) -> None: ...
 
 
 class PeersApart:

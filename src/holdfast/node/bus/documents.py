@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.rules.errors import BadInput
-from holdfast.rules.limits import BUS_REQUEST_MS, BUS_RESOLVE_MS
+from holdfast.rules.limits import BUS_JOIN_MS, BUS_REQUEST_MS, BUS_RESOLVE_MS
 
 
 class BusContent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +101,29 @@ class BusPing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whom to ping."""
 
     peer: str
+
+
+class BusJoin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An invite to a mesh without a broker."""
+
+    invite: str
+    wait_ms: int = BUS_JOIN_MS
+    """How long its maker is looked for."""
+
+    def __repr__(self) -> str:
+        return "BusJoin()"  # the invite is a secret
+
+
+class BusLeave(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which mesh without a broker to leave."""
+
+    mesh: str
+
+
+class BusLeft(msgspec.Struct, frozen=True):
+    """The owner knows that this node has left."""
+
+    mesh: str
 
 
 class BusPong(msgspec.Struct, frozen=True):

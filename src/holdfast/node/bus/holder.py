@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.rules.errors import AlreadyExists
-from holdfast.rules.limits import BUS_HOLD_MS, SECOND_MS
+from holdfast.rules.limits import BUS_HOLDER_MS, SECOND_MS
 from holdfast.service.instance_lock import DaemonLock, DaemonNote, daemon_note, wait_until_free
 from holdfast.storage.files.home import HomePaths, socket_path
 
@@ -47,7 +47,7 @@ def wait_for_bus(paths: HomePaths) -> str | None:
     try:
         return bus_socket(paths)
     except AlreadyExists:
-        wait_until_free(paths, BUS_HOLD_MS / SECOND_MS, LOCK)
+        wait_until_free(paths, BUS_HOLDER_MS / SECOND_MS, LOCK)
         return bus_socket(paths)
 
 

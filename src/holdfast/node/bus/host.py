@@ -20,8 +20,14 @@ from holdfast.bus.received import ReceivedRequest
 from holdfast.bus.tls_net import TlsNet
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.exchange import MeshExchange
+from holdfast.node.bus.grants import MemberGrants
 from holdfast.node.bus.holder import hold_bus
+from holdfast.node.bus.home_directory import HomeDirectory
 from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
+from holdfast.node.bus.member_peers import MemberPeers
+from holdfast.node.bus.members import MeshMembers
+from holdfast.node.bus.seal_secret import seal_secret
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.settings import Settings
@@ -31,6 +37,7 @@ from holdfast.rules.keys import public_key
 from holdfast.service.instance_lock import DaemonLock
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
+from holdfast.storage.sqlite.bus.resealing import unlock
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
@@ -48,6 +55,8 @@ class BusHost:
         self._own_key = OwnKey(engine, paths)
         writer = LoopWriter(engine, store.writer)
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
+        self._member_peers = MemberPeers(engine, self._own_key, writer.write)
+        self._write = writer.write
         self._store = SqliteMeshStore(
             store,
             paths.root / "bus.mark",
@@ -58,6 +67,7 @@ class BusHost:
         self._lock: DaemonLock | None = None
         self._discovery: MdnsDiscovery | None = None
         self._turn = asyncio.Lock()
+        self._log_head = 0
 
     @classmethod
     async def bind(
@@ -75,17 +85,50 @@ class BusHost:
         lock = await asyncio.to_thread(partial(hold_bus, paths, patience_ms=patience_ms))
         try:
             host = cls(engine, store, paths, settings)
+            await host._unlock()
             await host._store.start()
-            host.bus = await host._bind()
+            await host._begin()
         except BaseException:
             lock.close()
             raise
-        host.api = LocalBus(host.bus, host.directory, host._discovered, host.close)
+        host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
+        host.api.meshes_changed = host._meshes_changed
         host._lock = lock
         return host
 
     bus: Bus
     api: LocalBus
+    members: MeshMembers
+    """This node's side of its meshes without a broker."""
+    exchange: MeshExchange
+    """The meshes that are shared over the bus."""
+
+    async def _unlock(self) -> None:
+        """Opens the seal of messages at rest. Raises WrongKey."""
+        source = self._settings.bus.seal_source
+        secret = None
+        if source is not None:
+            lock = await self._store.write_rows(lambda tx: tx.bus_noted("lock"))
+            find = partial(seal_secret, source, self._paths.root, sealed=lock is not None)
+            secret = await asyncio.to_thread(find)
+        await unlock(self._store, secret)
+
+    async def _begin(self) -> None:
+        """Binds the bus, with all that uses it."""
+        self.bus = await self._bind()
+        try:
+            self.members = MeshMembers(self._engine, self._own_key, self._member_peers, self._write)
+            self.members.start(self.bus)
+            self.exchange = MeshExchange(
+                self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
+            )
+            await self.exchange.start()
+        except BaseException:
+            await self.bus.close()
+            raise
+        self.bus.attach(self.exchange)
+        for part in self._parts:
+            self.bus.attach(part())
 
     async def _bind(self) -> Bus:
         settings = self._settings
@@ -99,13 +142,22 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=self.directory,
+                peers=HomeDirectory(self._engine, self.directory, self._member_peers),
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,
                 clock=self._engine.ctx,
             )
         )
+
+    def log_at(self, head: int) -> None:
+        """The log ends here now. Another process may have written what peers wait for."""
+        if head != self._log_head:
+            self._log_head = head
+            self.exchange.ring()
+
+    async def _meshes_changed(self) -> None:
+        await self.exchange.refresh()
 
     def _discovered(self) -> DiscoveryStatus | None:
         return None if self._discovery is None else self._discovery.status()
@@ -140,10 +192,10 @@ class BusHost:
         async with self._turn:
             if public_key(self._own_key.seed()) != self.bus.key:
                 await self.bus.close()
-                self.bus = self.api.bus = await self._bind()
-                for part in self._parts:
-                    self.bus.attach(part())
-            await self.bus.refresh_peers()
+                await self._begin()
+                self.api.bus, self.api.members = self.bus, self.members
+            await self.members.refresh()
+            await self.exchange.refresh()
 
     async def close(self) -> None:
         """Ends links and work; what waits for absent peers stays in the outbox."""

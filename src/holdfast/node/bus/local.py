@@ -19,9 +19,11 @@ from holdfast.bus.subscription import BusSubscription
 from holdfast.node.bus.api import Handler
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.members import JoinedOverBus, MeshMembers
 from holdfast.node.bus.standing import BusStanding, PeerStanding
 from holdfast.rules.errors import HandlerRefused
 from holdfast.rules.ids import parse_id
+from holdfast.rules.invites import parse_peer_invite
 
 
 class LocalBus:
@@ -31,12 +33,15 @@ class LocalBus:
         self,
         bus: Bus,
         directory: TrustDirectory,
+        members: MeshMembers,
         discovered: Callable[[], DiscoveryStatus | None],
         close: Callable[[], Awaitable[None]],
     ) -> None:
         """`discovered` says how the search for peers stands; None: nobody is looked for."""
-        self.bus, self._directory = bus, directory
+        self.bus, self._directory, self.members = bus, directory, members
         self._discovered, self._close = discovered, close
+        self.meshes_changed: Callable[[], Awaitable[None]] = _nobody
+        """Tells what exchanges meshes that there are others now."""
 
     async def send(
         self,
@@ -103,6 +108,15 @@ class LocalBus:
     async def ping(self, peer: str) -> float:
         return await self.bus.ping(peer)
 
+    async def join(self, invite: str, *, wait_ms: int) -> JoinedOverBus:
+        joined = await self.members.join(parse_peer_invite(invite), wait_ms=wait_ms)
+        await self.meshes_changed()
+        return joined
+
+    async def leave(self, mesh: str) -> None:
+        await self.members.leave(mesh)
+        await self.meshes_changed()
+
     async def standing(self) -> BusStanding:
         found, heard = self.bus.status(), self._discovered()
         linked = {peer.name: peer for peer in found.peers}
@@ -129,6 +143,9 @@ class LocalBus:
 
     async def close(self) -> None:
         await self._close()
+
+
+async def _nobody() -> None: ...
 
 
 class ServedHere:

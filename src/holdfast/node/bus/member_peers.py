@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from holdfast.bus.ports import Peer
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
+from holdfast.node.trust.whereabouts import note_addresses, with_addresses
 from holdfast.protocol.bus_members import JOIN
 from holdfast.rules.bus.capability import Capability, check_capability, read_capability
 from holdfast.rules.bus.member_list import MemberList, trusted_list
 from holdfast.rules.bus.membership import (
-    BusAddressRow,
     BusMeshRow,
     MemberStanding,
     invite_of_ticket,
@@ -30,11 +30,10 @@ from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import CapabilityRefused, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import public_key, text_of
 from holdfast.rules.limits import (
-    BUS_ADDRESSES_MAX,
     BUS_CAPABILITIES_SHOWN_MAX,
     BUS_CLOCK_SKEW_MS,
 )
-from holdfast.storage.ports import Reader, Transaction, Work
+from holdfast.storage.ports import Work
 
 GUEST: Final = "guest-"
 _GUEST_SCOPES: Final = (f"service:{JOIN}",)
@@ -206,20 +205,10 @@ class MemberPeers:
     async def note_addresses(self, key: PeerKey, addresses: Sequence[str]) -> None:
         """A member was reached there, or says that it listens there."""
         now = self._engine.ctx.now_ms()
-
-        def merged(tx: Reader) -> BusAddressRow:
-            row = tx.bus_address_get(key)
-            known = () if row is None else row.addresses
-            both = tuple(dict.fromkeys((*addresses, *known)))[:BUS_ADDRESSES_MAX]
-            return BusAddressRow(key=key, addresses=both, seen_at=now)
-
-        def work(tx: Transaction) -> None:
-            tx.bus_address_put(merged(tx))
-
-        before = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
-        after = self._engine.read("bus.peer", merged)
-        if before is None or before.addresses != after.addresses:
-            await self._write("bus.seen", work)
+        row = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
+        known = () if row is None else row.addresses
+        if with_addresses(known, addresses) != known:
+            await self._write("bus.seen", lambda tx: note_addresses(tx, key, addresses, now))
 
     # --- joining -------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.bus.ports import Link, LinkPart, Peer
+from holdfast.node.bus.backfill import switch_on
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
 from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
@@ -177,7 +178,9 @@ class MeshMembers:
             asked = JoinAsked(invite.mesh, self._own_key.name, invite.secret)
             answer = await self._ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
         finally:
+            # The link was for the join alone: it ends here, and is made anew as a member's.
             self.peers.end_join(owner)
+            await self._running_bus().refresh_peers()
         given = decode(answer, JoinGiven)
         members = read_list(given.members, invite.mesh, owner)
         capability = check_capability(given.capability, ours, self._engine.ctx.now_ms())
@@ -185,10 +188,8 @@ class MeshMembers:
         if capability.issuer != owner or listed is None:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
+        switch_on(self._engine, invite.mesh)
         await self.peers.note_addresses(owner, invite.addresses)
-        link = self._links.get(owner)
-        if link is not None:
-            link.close("joined", "this link was for the join alone")
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
             mesh=invite.mesh,
@@ -244,7 +245,9 @@ class MeshMembers:
             )
         except RequestRefused as error:
             code, _, message = error.message.partition(": ")
-            raise error_by_code(code, message) from None
+            known = error_by_code(code, message)
+            known.hint = known.hint or type(known).default_hint
+            raise known from None
         return answer.body
 
     def _running_bus(self) -> MemberBus:
@@ -333,20 +336,13 @@ class MeshMembers:
             await self._running_bus().refresh_peers()
 
     def _changed(self, members: MemberList, heard_from: bytes | None) -> None:
-        """All who are linked and belong hear of a new list; who does not belong loses its link."""
+        """All who are linked and belong hear of a new list. The links to others end with the next
+        `refresh_peers` of the bus.
+        """
         self._told[members.mesh] = members.serial
         for link in list(self._links.values()):
-            if link.peer == heard_from:
-                continue
-            if members.of_key(link.peer) is not None:
+            if link.peer != heard_from and members.of_key(link.peer) is not None:
                 self._spawn(self._tell(link, members))
-            elif members.was_removed(link.peer) and self._is_nobody(link.peer):
-                link.close("not_a_member", f"you are no member of {members.mesh!r} any more")
-
-    def _is_nobody(self, key: bytes) -> bool:
-        """Whether neither a mesh nor the trust of this node knows a key."""
-        zone = self._engine.read("bus.peer", lambda tx: tx.zone_of_key(key))
-        return zone is None and self.peers.of_key(key) is None
 
     async def _tell(self, link: Link, members: MemberList) -> None:
         told = ListTold(members.mesh, members.raw)

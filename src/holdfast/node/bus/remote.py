@@ -29,6 +29,7 @@ from holdfast.node.bus import documents
 from holdfast.node.bus.api import Handler
 from holdfast.node.bus.documents import content_fields
 from holdfast.node.bus.event_stream import EventStream
+from holdfast.node.bus.members import JoinedOverBus
 from holdfast.node.bus.standing import BusStanding
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.destinations import check_priority
@@ -123,6 +124,13 @@ class RemoteBus:
 
     async def ping(self, peer: str) -> float:
         return (await self._post("ping", documents.BusPing(peer), documents.BusPong)).ms
+
+    async def join(self, invite: str, *, wait_ms: int) -> JoinedOverBus:
+        asked = documents.BusJoin(invite=invite, wait_ms=wait_ms)
+        return await self._post("join", asked, JoinedOverBus, wait_ms)
+
+    async def leave(self, mesh: str) -> None:
+        await self._post("leave", documents.BusLeave(mesh), documents.BusLeft)
 
     async def standing(self) -> BusStanding:
         return await self.call("GET", "/v1/bus/status", None, BusStanding)

@@ -14,10 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from holdfast.node.bus.holder import hold_bus
+from holdfast.node.home.opening import Opened
 from holdfast.rules.bus.sealing import KEY_BYTES, SealPlace, SealSecret, SealSource
 from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.storage.files.secrets import guard_secret
+from holdfast.storage.loop_queue import LoopWrites
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
+from holdfast.storage.sqlite.bus.resealing import change_data_key, change_secret, unlock
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -37,6 +41,33 @@ async def start_unsealed(
         return await store.start()
     fetch = partial(seal_secret, source, home, sealed=await store.is_sealed())
     return await store.start(await store.beside(fetch))
+
+
+async def change_seal(
+    opened: Opened, old: SealSource | None, new: SealSource, *, new_data_key: bool
+) -> None:
+    """Seals the messages of a home by the secret of another place, or anew by another data key. No
+    process may hold the bus of the home. Raises WrongKey unless `old` has the secret of now.
+    """
+    lock = hold_bus(opened.paths)
+    try:
+        store = SqliteMeshStore(
+            opened.store, opened.paths.bus_mark, write=LoopWrites(opened.store.writer)
+        )
+        home = opened.paths.root
+        await start_unsealed(store, old, home)
+        fetch = partial(seal_secret, new, home, sealed=False)
+        wanted = await store.beside(fetch)
+        if old is None:
+            await unlock(store, wanted)
+            return
+        known = await store.beside(partial(seal_secret, old, home, sealed=True))
+        if wanted != known:
+            await change_secret(store, known, wanted)
+        if new_data_key:
+            await change_data_key(store, wanted)
+    finally:
+        lock.close()
 
 
 def seal_secret(

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 from nacl.signing import SigningKey
 
+from holdfast.node.bus.backfill import switch_off, switch_on
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.rules.arguments import checks_arguments
@@ -88,7 +89,9 @@ class BusSharing:
             return self._shown(row)
 
         self._engine.require_mesh(mesh)
-        return self._engine.write("mesh.share", work)
+        shared = self._engine.write("mesh.share", work)
+        switch_on(self._engine, mesh)
+        return shared
 
     def shared(self) -> list[SharedOverBus]:
         rows = self._engine.read("mesh.share", lambda tx: tx.bus_mesh_list())
@@ -234,6 +237,7 @@ class BusSharing:
             tx.bus_mesh_drop(mesh)
 
         self._engine.write("mesh.leave", work)
+        switch_off(self._engine, mesh)
 
     # --- helpers -------------------------------------------------------------------------------
 

@@ -19,16 +19,23 @@ from starlette.responses import Response
 from holdfast.node.bus import documents
 from holdfast.node.bus.documents import content_fields
 from holdfast.node.bus.host import BusHost
+from holdfast.node.bus.members import JoinedOverBus
 from holdfast.node.bus.standing import BusStanding
 from holdfast.node.http.bus_streams import MessageStream, RequestStream, event
 from holdfast.node.http.context import NodeRequest
 from holdfast.rules.errors import (
+    AlreadyExists,
+    BadAnswer,
     BadInput,
     BusClosed,
     BusStoreFailed,
+    CapabilityRefused,
     HoldfastError,
+    InviteEnded,
     MessageRefused,
     NoResponder,
+    NotShared,
+    OverLimit,
     PeerUnreachable,
     RequestCancelled,
     RequestRefused,
@@ -40,6 +47,7 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
     BODY_BYTES_MAX,
     BUS_BUFFER,
+    BUS_JOIN_MS,
     BUS_SERVE_MAX,
     HEARTBEAT_MS,
     SECOND_MS,
@@ -164,6 +172,42 @@ async def _ping(call: NodeRequest) -> Response:
     asked = await json_body(call, documents.BusPing)
     ms = await _waited(call, bus_of(call).api.ping(asked.peer))
     return call.answer(documents.BusPong(asked.peer, ms))
+
+
+@routes.post(
+    "/v1/bus/join",
+    request=documents.BusJoin,
+    answers={200: JoinedOverBus},
+    errors=(
+        *(AlreadyExists, BadAnswer, BadInput, CapabilityRefused, InviteEnded, NoResponder),
+        *(OverLimit, PeerUnreachable, RequestCancelled, RequestTimedOut, *_ANY_CALL),
+    ),
+    example="""-d '{"invite":"holdfast://join/…"}'""",
+    local_only=True,
+)
+async def _join(call: NodeRequest) -> Response:
+    """Join a mesh that has no broker: its owner is looked for, and asked to let this node in."""
+    asked = await json_body(call, documents.BusJoin)
+    wait_ms = min(max(asked.wait_ms, 1), BUS_JOIN_MS)
+    return call.answer(await _waited(call, bus_of(call).api.join(asked.invite, wait_ms=wait_ms)))
+
+
+@routes.post(
+    "/v1/bus/leave",
+    request=documents.BusLeave,
+    answers={200: documents.BusLeft},
+    errors=(
+        *(BadAnswer, BadInput, NotShared, NoResponder, PeerUnreachable, RequestCancelled),
+        *(RequestTimedOut, *_ANY_CALL),
+    ),
+    example="""-d '{"mesh":"team"}'""",
+    local_only=True,
+)
+async def _leave(call: NodeRequest) -> Response:
+    """Tell the owner of a mesh without a broker that this node leaves it."""
+    asked = await json_body(call, documents.BusLeave)
+    await _waited(call, bus_of(call).api.leave(asked.mesh))
+    return call.answer(documents.BusLeft(asked.mesh))
 
 
 @routes.get("/v1/bus/status", answers={200: BusStanding}, errors=_ANY_CALL, local_only=True)

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.errors import AlreadyExists, BusClosed
-from holdfast.rules.limits import BUS_BUFFER, BUS_REQUEST_MS, BUS_RESOLVE_MS, BUS_SERVE_MAX
+from holdfast.rules.limits import (
+    BUS_BUFFER,
+    BUS_JOIN_MS,
+    BUS_REQUEST_MS,
+    BUS_RESOLVE_MS,
+    BUS_SERVE_MAX,
+)
 
 if TYPE_CHECKING:
     from holdfast.bus.received import (
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
         SendReceipt,
     )
     from holdfast.node.bus.api import BusApi, Messages, Served
+    from holdfast.node.bus.members import JoinedOverBus
+    from holdfast.node.bus.sharing import BusSharing
     from holdfast.node.bus.standing import BusStanding, PeerStanding
     from holdfast.node.home.opening import Opened
 
@@ -165,6 +173,33 @@ class AsyncNodeBus:
     async def peers(self) -> list[PeerStanding]:
         """The peers that this node trusts or has blocked, and their links."""
         return (await self.status()).peers
+
+    # --- meshes without a broker ---------------------------------------------------------------
+
+    @property
+    def sharing(self) -> BusSharing:
+        """Meshes that this node shares over the bus: share, invite, members, grants. These work in
+        this home alone and return at once; others hear of them from whoever holds the bus.
+        """
+        from holdfast.node.bus.sharing import BusSharing
+        from holdfast.node.trust.own_key import OwnKey
+
+        opened = self._opened
+        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
+
+    async def join(self, invite: str, *, wait_ms: int = BUS_JOIN_MS) -> JoinedOverBus:
+        """Becomes a member of a mesh that has no broker: its owner is looked for, by the addresses
+        in the invite and on the LAN, and asked.
+        """
+        return await (await self._ready()).join(invite, wait_ms=wait_ms)
+
+    async def leave(self, mesh: str, *, remove: bool = False, forget: bool = False) -> None:
+        """Makes a mesh that is shared over the bus one of this node alone again; all that is in it
+        stays. Its owner is told, unless `forget`. An owner must say `remove`.
+        """
+        if not (remove or forget):
+            await (await self._ready()).leave(mesh)
+        self.sharing.forget(mesh, remove=remove)
 
     async def close(self) -> None:
         """Lets go of the bus; what waits for absent peers stays in the outbox."""

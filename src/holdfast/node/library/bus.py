@@ -21,6 +21,7 @@ from holdfast.rules.limits import BUS_BUFFER, BUS_SERVE_MAX
 if TYPE_CHECKING:
     from holdfast.bus.received import ReceivedMessage, ReceivedRequest
     from holdfast.node.bus.api import Messages
+    from holdfast.node.bus.sharing import BusSharing
     from holdfast.node.home.opening import Opened
 
 P = ParamSpec("P")
@@ -55,6 +56,17 @@ class NodeBus:
     ping = _waits(AsyncNodeBus.ping)
     status = _waits(AsyncNodeBus.status)
     peers = _waits(AsyncNodeBus.peers)
+    join = _waits(AsyncNodeBus.join)
+    leave = _waits(AsyncNodeBus.leave)
+
+    @property
+    def sharing(self) -> BusSharing:
+        """Meshes that this node shares over the bus: share, invite, members, grants."""
+        from holdfast.node.bus.sharing import BusSharing
+        from holdfast.node.trust.own_key import OwnKey
+
+        opened = self._opened
+        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
 
     def bind(self, *, listen: str | None = None, discovery: str | None = None) -> NodeBus:
         """Opens the bus now, and says where peers reach this process (`listen`, HOST:PORT with

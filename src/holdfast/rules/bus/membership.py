@@ -123,9 +123,10 @@ def check_name(members: MemberList, key: bytes, name: str) -> None:
     holder = members.of_name(name)
     if holder is not None and holder.key != key:
         raise AlreadyExists(
-            f"{members.mesh!r} has a member {name!r} with another key",
-            hint="two homes cannot write under one name: join with a home of another name, or let "
-            f"the owner remove the old one: holdfast mesh remove-member {name}",
+            f"{members.mesh!r} has a member {name!r} with another key; two homes cannot write "
+            "under one name",
+            hint="join with a home of another name, or let the owner remove the old one: "
+            f"holdfast mesh remove-member {name}",
         )
 
 

@@ -239,6 +239,29 @@ def status(session: CommandSession) -> None:
             session.talk("no peer is trusted; trust one with: holdfast peer trust CARD")
 
 
+@verb(bus_, "seal", mesh=False, writes=True)
+@click.argument("place")
+@click.option("--from", "old", metavar="PLACE", help="Where the key of now is, if there is one.")
+@click.option("--new-key", is_flag=True, help="Also seal every body anew, by a new data key.")
+def seal(session: CommandSession, place: str, old: str | None, new_key: bool) -> None:
+    """Seal the bodies of messages at rest by the key at PLACE.
+
+    PLACE is key-file:PATH, passphrase-file:PATH or keyring. The daemon must be down. Then name the
+    same place in the settings, under [bus]: seal = "PLACE".
+    """
+    # Imported only here: no other verb of the bus needs it.
+    import asyncio
+
+    from holdfast.node.bus.seal_secret import change_seal
+    from holdfast.rules.bus.sealing import SealSource
+
+    new, known = SealSource.parse(place), None if old is None else SealSource.parse(old)
+    with session.node() as node:
+        asyncio.run(change_seal(node._opened, known, new, new_data_key=new_key))
+    session.talk(f'now write into the settings, under [bus]: seal = "{place}"')
+    session.show({"sealed": True, "place": place}, "sealed\n")
+
+
 # --- what they share -------------------------------------------------------------------------
 
 

@@ -65,8 +65,10 @@ def why_doubt(found: BusMark, mark: BusMark | None) -> str | None:
     """
     if mark is None:
         return None if found.generation == 0 else "it has come without its mark"
-    if found.reserved < mark.reserved or found.generation < mark.generation:
+    if found.reserved < mark.reserved:
         return f"its numbers are at {found.reserved}, and were at {mark.reserved} before"
+    if found.generation < mark.generation:
+        return f"it was opened {found.generation} times, and had been {mark.generation} times"
     if found.file and mark.file and found.file != mark.file:
         return "it is another file than before"
     return None

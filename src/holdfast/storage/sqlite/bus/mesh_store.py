@@ -67,6 +67,7 @@ from holdfast.storage.sqlite.bus.mark import (
 from holdfast.storage.sqlite.bus.nonce_ring import NonceRing
 from holdfast.storage.sqlite.bus.resealing import unlock
 from holdfast.storage.sqlite.bus.rows import ArrivedRow, WaitingRow
+from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.store import SqliteReader, SqliteStore, SqliteTransaction
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class SqliteMeshStore:
         path = Path(path)
         lock = await asyncio.to_thread(_lock, path)
         try:
-            store = await asyncio.to_thread(SqliteStore, path)
+            store = await asyncio.to_thread(open_alone, path)
             mesh_store = cls(
                 store,
                 path.with_name(f"{path.name}.mark"),
@@ -189,7 +190,8 @@ class SqliteMeshStore:
         """Reads what an earlier life has left, and looks whether the database has gone back. Bodies
         are sealed from the first start with a secret on; raises WrongKey if it is not theirs.
         """
-        await unlock(self, secret)
+        if not self.seal.current:  # else it was unlocked before
+            await unlock(self, secret)
         known = await self._in_thread(lambda: read_bus_mark(self._mark_path))
         found = await self.write_rows(lambda tx: self._begin(tx, known))
         await self._in_thread(lambda: write_bus_mark(self._mark_path, found))
@@ -225,7 +227,7 @@ class SqliteMeshStore:
         return msgspec.structs.replace(found, reserved=reserved, generation=generation, epoch=epoch)
 
     def _tell(self, doubt: str) -> None:
-        log.warning(
+        log.info(  # it costs little, and nobody has to do anything about it
             "the store of the bus may have gone back in time: %s; it skips numbers and takes a new "
             "incarnation",
             doubt,
@@ -513,6 +515,17 @@ class SqliteMeshStore:
 def _head(message: BusMessage) -> bytes:
     """The message without its body, which lies in a column of its own."""
     return _encode(msgspec.structs.replace(message, body=b"") if message.body else message)
+
+
+def open_alone(path: Path, vfs: str | None = None) -> SqliteStore:
+    """The database of a bus without a node, which no other process has open. A log that a bad end
+    left behind is written again first, as for a home: after a failed sync nobody knows what of it
+    the disk has.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    if path.exists() and wal.exists() and wal.stat().st_size:
+        rewrite_wal(path, wal, vfs=vfs)
+    return SqliteStore(path, vfs=vfs)
 
 
 def _lock(path: Path) -> int:
