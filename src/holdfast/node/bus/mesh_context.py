@@ -30,9 +30,12 @@ class MeshContext:
         run: RunInThread,
         jitter: Callable[[], float],
         carry_out: Callable[[Iterable[Effect]], None],
+        compare: Callable[[StreamName], None],
     ) -> None:
+        """`compare` is called when a stream has changed, `carry_out` with what follows."""
         self.engine, self.key, self.grants = engine, key, grants
         self.run, self.jitter, self.carry_out = run, jitter, carry_out
+        self._compare = compare
         self.us = engine.ctx.peer
         self.spread = Spread(self.us)
         self.rows: dict[StreamName, StreamRow] = {}
@@ -76,6 +79,7 @@ class MeshContext:
         else:
             now = self.now()
             self.carry_out(self.spread.has(name, row.covered, now, self.jitter(), via))
+        self._compare(name)
 
     def other_home(self, name: StreamName, key: bytes) -> bool:
         """Whether a key is not one of those that the origin of a stream is known by here."""
