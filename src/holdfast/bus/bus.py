@@ -284,6 +284,12 @@ class Bus:
             manual=manual,
         )
 
+    async def settle(self) -> None:
+        """Returns when the store knows which messages were finished: those never come again, also
+        if this process is killed. By itself the store learns it a few milliseconds later.
+        """
+        await self._context.settle()
+
     async def forget(self, pattern: str) -> None:
         """Ends a durable subscription for good: peers keep nothing for it any more."""
         await self.router.topics.forget(pattern)
