@@ -91,6 +91,33 @@ def test_B1_what_a_peer_cannot_have_signed_ends_its_link_and_changes_nothing(
     run(story())
 
 
+def test_B1_a_flipped_bit_of_any_byte_of_a_parcel_changes_nothing_that_is_kept() -> None:
+    async def story() -> None:
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana")
+        link = (await join(ana, ben)).other
+        await ana.send("ben", "an honest one")
+        good = parcel(ben, [message(b"body")])
+        before = await _state(ben, ana.key)
+        for at in range(len(good)):
+            bad = bytearray(good)
+            bad[at] ^= 1 << at % 8
+            if not link.is_up:
+                link = (await join(ana, ben)).other
+            ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, bytes(bad))
+            await _settled(ben, link)
+            assert await _state(ben, ana.key) == before, f"byte {at}"
+        if not link.is_up:
+            link = (await join(ana, ben)).other
+        link.other.credit[Stream.NEXT] -= len(good)  # what its sender would have paid
+        ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, good)
+        await _settled(ben, link)
+        assert await _state(ben, ana.key) == (5000, before[1] + 1), "the one that was signed"
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
 @pytest.mark.parametrize("what", ["for another", "an earlier life", "no message", "an old number"])
 def test_B1_a_message_that_is_refused_is_named_in_the_acknowledgement(what: str) -> None:
     async def story() -> None:

@@ -31,7 +31,8 @@
         └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
                              BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
                              RequestCancelled RequestRefused MessageRefused BusClosed
-                             BusStoreFailed WrongKey DiscoveryFailed
+                             BusStoreFailed WrongKey DiscoveryFailed UnknownStream
+                             HandlerRefused CommandFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`

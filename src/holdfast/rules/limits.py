@@ -848,7 +848,7 @@ BUS_COMPARE_BLOCK: Final = 1024
 """Numbers of a stream whose digests are compared together."""
 BUS_COMPARE_BLOCKS: Final = 64
 """Blocks of a stream in one comparison."""
-BUS_HOLD_MS: Final = 1 * SECOND_MS
+BUS_PEER_HOLD_MS: Final = 1 * SECOND_MS
 """How long after a peer was heard of its place in the log is moved, for all that came meanwhile."""
 BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
 """The log keeps entries for a peer of a mesh that has not been heard of for this long; then it

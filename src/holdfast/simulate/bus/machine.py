@@ -31,8 +31,7 @@ from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.world.loop import SimulatedLoop
 from holdfast.simulate.world.machine import Death, MachineClock, Weather
 from holdfast.storage.ports import Transaction
-from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
-from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, open_alone
 
 if TYPE_CHECKING:
     from holdfast.simulate.bus.bus import BusWorld
@@ -192,7 +191,7 @@ class BusMachine:
     async def _open_sqlite(self, chance: random.Random) -> MeshStore:
         """The store in a database of its own, with writes that take their time."""
         loop = asyncio.get_running_loop()
-        database = SqliteStore(self.home / "data.db", vfs=self.disk.name)
+        database = open_alone(self.home / "data.db", self.disk.name)
         self._close_store, self._stop_store = database.abort, database.stop
         database.writer._clock = lambda: 0.0
 

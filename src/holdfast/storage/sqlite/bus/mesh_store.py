@@ -69,6 +69,7 @@ from holdfast.storage.sqlite.bus.mark import (
 from holdfast.storage.sqlite.bus.nonce_ring import NonceRing
 from holdfast.storage.sqlite.bus.resealing import unlock
 from holdfast.storage.sqlite.bus.rows import ArrivedRow, WaitingRow
+from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.store import SqliteReader, SqliteStore, SqliteTransaction
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class SqliteMeshStore:
         path = Path(path)
         lock = await asyncio.to_thread(_lock, path)
         try:
-            store = await asyncio.to_thread(SqliteStore, path)
+            store = await asyncio.to_thread(open_alone, path)
             mesh_store = cls(
                 store,
                 path.with_name(f"{path.name}.mark"),
@@ -517,6 +518,17 @@ class SqliteMeshStore:
 def _head(message: BusMessage) -> bytes:
     """The message without its body, which lies in a column of its own."""
     return _encode(msgspec.structs.replace(message, body=b"") if message.body else message)
+
+
+def open_alone(path: Path, vfs: str | None = None) -> SqliteStore:
+    """The database of a bus without a node, which no other process has open. A log that a bad end
+    left behind is written again first, as for a home: after a failed sync nobody knows what of it
+    the disk has.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    if path.exists() and wal.exists() and wal.stat().st_size:
+        rewrite_wal(path, wal, vfs=vfs)
+    return SqliteStore(path, vfs=vfs)
 
 
 def _lock(path: Path) -> int:
