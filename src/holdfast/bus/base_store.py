@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import Acceptance, judge_arrivals
-from holdfast.rules.bus.inbox_share import InboxShare
+from holdfast.rules.bus.acceptance import Acceptance, InboxShare, judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,

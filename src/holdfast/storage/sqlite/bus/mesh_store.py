@@ -30,8 +30,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import judge_arrivals, known_until
-from holdfast.rules.bus.inbox_share import InboxShare
+from holdfast.rules.bus.acceptance import InboxShare, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
     InboxMessage,
