@@ -783,6 +783,10 @@ BUS_STAGGER_MS: Final = 250
 """A dial that has not answered for this long is joined by one to the peer's next address."""
 BUS_STEADY_MS: Final = 5 * SECOND_MS
 """A link that has lived for so long has worked: after its end the peer is dialled soon again."""
+BUS_BACK_MS: Final = SECOND_MS
+"""The longest wait between two dials of a peer that said goodbye: it may be restarted."""
+BUS_BACK_MS_MAX: Final = 30 * SECOND_MS
+"""For how long after its goodbye a peer is dialled so often; then the usual waits begin."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
