@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import Acceptance, InboxShare, judge_arrivals
+from holdfast.rules.bus.acceptance import Acceptance, InboxShare, comes_again, judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
@@ -131,7 +131,8 @@ class BaseMeshStore(EightCalls):
             self._inbox.give_back(peer, kept)
             raise
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
         self._inbox.add(peer, kept, self._now_ms())
         return judged.verdicts
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast.bus.base_store import BaseMeshStore, Kept
-from holdfast.rules.bus.acceptance import judge_arrivals
+from holdfast.rules.bus.acceptance import comes_again, judge_arrivals
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
     OutboxId,
@@ -118,7 +118,8 @@ class MemoryMeshStore(BaseMeshStore):
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
         self._inbox.add(peer, kept, self._now_ms())
         return judged.verdicts
 

@@ -30,7 +30,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import InboxShare, judge_arrivals, known_until
+from holdfast.rules.bus.acceptance import InboxShare, comes_again, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
     InboxMessage,
@@ -316,7 +316,13 @@ class SqliteMeshStore:
             self._ring.add(tx.connection, judged.nonces)
         new = judged.new
         if new:
-            tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
+            tx.bus_ids_add(
+                [
+                    (sender, one.message.id, known_until(one.message, now))
+                    for one in new
+                    if comes_again(one.message)
+                ]
+            )
         kept = [one.message for one in new if one.keep]
         rows: list[ArrivedRow] = []
         if kept:
