@@ -13,8 +13,9 @@ from nacl.signing import SigningKey
 from holdfast.bus.guard import guarded
 from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
+from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import BusError, HoldfastError
 from holdfast.rules.limits import BUS_ACK_MS
 from holdfast.service.clock import Clock
 
@@ -50,6 +51,7 @@ class BusContext:
         self._removed: dict[int, None] = {}
         """Rows of the outbox that are done with, until the store knows it."""
         self._tidying = False
+        self._tidy_failures = 0
 
     # --- tasks -------------------------------------------------------------------------------
 
@@ -135,11 +137,21 @@ class BusContext:
     async def _tidy(self) -> None:
         try:
             await self.tidy()
-        finally:
+        except BusError as error:
+            # The store may be well again soon, and perhaps nothing else is done with until then.
+            self._tidy_failures += 1
+            log.warning("the store was not told what is done with: %s", error.message)
+            wait_ms = backoff_ms(self._tidy_failures, self.jitter())
+            self.loop.call_later(wait_ms / 1000, self._tidy_now)
+        except BaseException:
+            self._tidying = False
+            raise
+        else:
+            self._tidy_failures = 0
             self._tidying = False
 
     async def tidy(self) -> None:
-        """Tells the store what is done with. What it could not take is told again with the next."""
+        """Tells the store what is done with. What it could not take is told again."""
         while self._removed or self._finished:
             removed, finished = list(self._removed), list(self._finished)
             if removed:
