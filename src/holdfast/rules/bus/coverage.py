@@ -12,7 +12,7 @@ where a bound makes it drop something, it claims less, and that is at worst aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.rules.errors import BadAnswer, OverLimit
@@ -42,10 +42,26 @@ def cover(frontier: Frontier, start: int, end: int) -> Frontier:
         return shorter if start > shorter.last + 1 else shorter.confirm_range(start, end)
 
 
-def cover_all(frontier: Frontier, ranges: Iterable[Range]) -> Frontier:
-    for start, end in ranges:
-        frontier = cover(frontier, start, end)
-    return frontier
+def cover_all(frontier: Frontier, ranges: Sequence[Range]) -> Frontier:
+    """The frontier with all these ranges covered too, however they are ordered; of more than it can
+    hold the highest are not claimed. Takes one pass: a peer decides how many there are.
+    """
+    if len(ranges) == 1:
+        return cover(frontier, *ranges[0])
+    prefix, apart = frontier.prefix, list[Range]()
+    for start, end in sorted([*frontier.ranges, *ranges]):
+        if start <= prefix + 1:
+            prefix = max(prefix, end - 1)
+        elif apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(apart[-1][1], end))
+        elif start < end:
+            apart.append((start, end))
+    return Frontier(prefix, tuple(apart[:FRONTIER_RANGES_MAX]))
+
+
+def united(one: Frontier, other: Frontier) -> Frontier:
+    """What at least one of them covers."""
+    return cover_all(one, ranges_of(other))
 
 
 def ranges_of(frontier: Frontier, above: int = 0) -> list[Range]:
@@ -89,13 +105,12 @@ def told(frontier: Frontier, most: int) -> Frontier:
 
 def read_told(prefix: int, ranges: Sequence[Range]) -> Frontier:
     """The frontier that a peer told. Raises BadAnswer if it is none."""
-    frontier = Frontier(prefix)
     reached = prefix
     for start, end in ranges:
         if not reached < start < end < LAMPORT_MAX:
             raise BadAnswer("a peer told ranges of a stream that are out of order")
-        frontier, reached = cover(frontier, start, end), end
-    return frontier
+        reached = end
+    return cover_all(Frontier(prefix), ranges)
 
 
 def read_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -133,6 +148,10 @@ class StreamNumbers:
         if number >= BUS_STREAMS_MAX:
             raise OverLimit(f"a peer told of more than {BUS_STREAMS_MAX} streams")
         self.give(name)
+
+    def has_room(self, name: StreamName) -> bool:
+        """Whether the stream has a number, or may get one: the other side learns no more."""
+        return name in self._numbers or len(self._names) < BUS_STREAMS_MAX
 
     def name(self, number: int) -> StreamName:
         """Raises BadAnswer for a number that was not given."""

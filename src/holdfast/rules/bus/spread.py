@@ -28,11 +28,19 @@ from holdfast.rules.bus.coverage import (
     cover_all,
     lacking,
     ranges_of,
+    told,
+    united,
     without,
 )
 from holdfast.rules.errors import OverLimit
 from holdfast.rules.frontier import Frontier, Range
-from holdfast.rules.limits import BUS_ASK_MS, BUS_ASK_RANGES_MAX, BUS_STREAMS_MAX, BUS_WORD_MS
+from holdfast.rules.limits import (
+    BUS_ASK_MS,
+    BUS_ASK_RANGES_MAX,
+    BUS_KNOWN_RANGES_MAX,
+    BUS_STREAMS_MAX,
+    BUS_WORD_MS,
+)
 
 
 class TellStreams(NamedTuple):
@@ -75,6 +83,20 @@ class _Neighbour:
     """Up to where it has truncated."""
     untold: dict[StreamName, None] = field(default_factory=dict)
     """What we have more of than it was told."""
+    ranges: int = 0
+    """How many ranges there are in `known`."""
+
+    def knows(self, stream: StreamName, has: Frontier) -> None:
+        """It is known to have this much. What is too much to remember is forgotten: at worst that
+        is sent or asked for again.
+        """
+        self.ranges -= len(self.known.get(stream, NOTHING).ranges)
+        room = max(0, BUS_KNOWN_RANGES_MAX - self.ranges)
+        self.known[stream] = told(has, room)
+        self.ranges += len(self.known[stream].ranges)
+
+    def forget(self, stream: StreamName) -> None:
+        self.ranges -= len(self.known.pop(stream, NOTHING).ranges)
 
 
 class _Awaited(NamedTuple):
@@ -151,7 +173,7 @@ class Spread:
             return []
         if stream not in neighbour.known and len(neighbour.known) >= BUS_STREAMS_MAX:
             raise OverLimit(f"a peer told of more than {BUS_STREAMS_MAX} streams")
-        neighbour.known[stream] = _union(has, neighbour.known.get(stream, NOTHING))
+        neighbour.knows(stream, united(has, neighbour.known.get(stream, NOTHING)))
         neighbour.gone[stream] = gone
         return self._want(stream, now)
 
@@ -167,7 +189,7 @@ class Spread:
             known = neighbour.known.get(stream, NOTHING)
             ranges = without(new, known)
             if ranges:
-                neighbour.known[stream] = cover_all(known, ranges)
+                neighbour.knows(stream, cover_all(known, ranges))
                 effects.append(PushEntries(link, stream, tuple(ranges)))
         return effects
 
@@ -202,7 +224,7 @@ class Spread:
         neighbour = self._links.get(link)
         if neighbour is not None:
             known = neighbour.known.get(stream, NOTHING)
-            neighbour.known[stream] = cover(known, start, end)
+            neighbour.knows(stream, cover(known, start, end))
 
     def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
         """A neighbour was sent these numbers."""
@@ -215,7 +237,7 @@ class Spread:
         neighbour = self._links.get(link)
         if neighbour is None:
             return []
-        neighbour.known.pop(stream, None)
+        neighbour.forget(stream)
         awaited = self._awaited.get(stream, [])
         self._set_awaited(stream, [one for one in awaited if one.link != link])
         return self._want(stream, now)
@@ -307,8 +329,3 @@ class Spread:
         for neighbour in self._links.values():
             found.update(dict.fromkeys(neighbour.known))
         return list(found)
-
-
-def _union(one: Frontier, other: Frontier) -> Frontier:
-    larger, smaller = (one, other) if one.last >= other.last else (other, one)
-    return cover_all(larger, [(1, smaller.prefix + 1), *smaller.ranges])
