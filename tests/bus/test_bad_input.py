@@ -14,8 +14,8 @@ from holdfast.protocol.bus_frames import AckFrame, FrameKind, InterestFrame, Str
 from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
 from holdfast.rules.bus.message import BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
-from holdfast.rules.errors import BusStoreFailed, HoldfastError, MessageRefused
-from holdfast.rules.limits import BUS_LEAP_MAX
+from holdfast.rules.errors import BadSequence, BusStoreFailed, HoldfastError, MessageRefused
+from holdfast.rules.limits import BUS_BLOCK, BUS_LEAP_AGAIN_MAX, BUS_LEAP_MAX
 from holdfast.service.clock import SystemClock
 from support.bus_pairs import MemoryLink, bound, join, run, seed_of
 
@@ -237,6 +237,45 @@ def test_B3_a_peer_whose_store_was_set_back_leaps_and_one_that_lies_is_not_belie
         while near.is_up:
             await asyncio.sleep(0)
         assert near.goodbye == "bad_sequence"
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())
+
+
+def test_B3_a_liar_makes_a_peer_leap_far_once_and_cannot_wear_its_numbers_out() -> None:
+    async def story() -> None:
+        ana = await bound("ana")
+        eve, ben, far = b"e" * 32, b"b" * 32, BUS_LEAP_MAX - 2 * BUS_BLOCK
+        leap = ana.router.numbers.leap
+        await leap(eve, far)
+        await leap(eve, far + BUS_LEAP_AGAIN_MAX // 2)  # as a copy of ana's home explains it
+        with pytest.raises(BadSequence):
+            await leap(eve, 2 * far)
+        await leap(eve, far)  # below what is given: nothing to do
+        await leap(ben, 2 * far)
+        assert ana.status().counts["leaps"] == 3
+        await ana.close()
+
+    run(story())
+
+
+def test_B4_what_a_peer_says_about_a_refusal_is_short_and_safe_to_show() -> None:
+    async def story() -> None:
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana")
+        near = await join(ana, ben)
+        ben.router.intakes["ana"].end()  # it answers nothing by itself
+        sent = asyncio.create_task(ana.send("ben", b"x"))
+        lane = ana.router.lane_of("ben")
+        while not lane.under_way:
+            await asyncio.sleep(0)
+        number = lane.last_number
+        bad = AckFrame(number, [(number, "\x1b[2J" * 10**5, "\x1b]0;\n" * 10**5)])
+        ana.router.frame(near, FrameKind.ACK, Stream.CONTROL, told(FrameKind.ACK, bad))
+        with pytest.raises(MessageRefused) as refused:
+            await sent
+        assert refused.value.message.isprintable()
+        assert len(refused.value.message) < 1000
         for bus in (ana, ben):
             await bus.close()
 

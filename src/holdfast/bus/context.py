@@ -147,7 +147,13 @@ class BusContext:
                 for id in removed:
                     self._removed.pop(id, None)
             if finished:
-                await guarded(self.store.finish_inbox(finished))
-                for number in finished:
-                    del self._finished[number]
-                self.changed()
+                await self.settle()
+
+    async def settle(self) -> None:
+        """Returns when the store knows which messages handlers have finished with until now."""
+        finished = list(self._finished)
+        if finished:
+            await guarded(self.store.finish_inbox(finished))
+            for number in finished:
+                self._finished.pop(number, None)
+            self.changed()

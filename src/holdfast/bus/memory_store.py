@@ -27,7 +27,13 @@ from holdfast.rules.bus.replay import Window, check_nonces_kept, is_above, leap_
 from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadSequence, PeerUnreachable
-from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX, BUS_NONCES_KEPT, BUS_OUTBOX_MAX
+from holdfast.rules.limits import (
+    BUS_IDS_KEPT,
+    BUS_INBOX_BYTES_MAX,
+    BUS_INBOX_MAX,
+    BUS_NONCES_KEPT,
+    BUS_OUTBOX_MAX,
+)
 from holdfast.rules.outbox import waits_until
 
 _Lane = dict[int, dict[OutboxId, OutboxMessage]]
@@ -46,8 +52,15 @@ class MemoryMeshStore(BaseMeshStore):
         outbox_max: int = BUS_OUTBOX_MAX,
         ids_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
-        super().__init__(now_ms=now_ms, random=random, ids_kept=ids_kept, inbox_max=inbox_max)
+        super().__init__(
+            now_ms=now_ms,
+            random=random,
+            ids_kept=ids_kept,
+            inbox_max=inbox_max,
+            inbox_bytes_max=inbox_bytes_max,
+        )
         self._nonces_kept = check_nonces_kept(nonces_kept)
         self._nonces: set[bytes] = set()
         self._ring: deque[bytes] = deque()
@@ -100,7 +113,7 @@ class MemoryMeshStore(BaseMeshStore):
         ids = self._ids.of(sender)
         judged = judge_arrivals(before, arrivals, self._nonces, ids, window=window)
         kept = [one for one in judged.new if one.keep]
-        self._inbox.refuse_if_full(len(kept))
+        self._inbox.make_room(peer, kept)
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)

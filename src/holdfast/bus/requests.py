@@ -33,6 +33,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import BUS_REQUESTS_MAX
+from holdfast.transport.remote_errors import clean
 
 
 class PeerLost(Exception):
@@ -284,7 +285,7 @@ class Requests:
             )
             _settle(asking.attempt, reply)
         else:
-            text = message.body.decode(errors="replace")
+            text = clean(message.body.decode(errors="replace"))
             if message.code == NoResponder.code:
                 _settle(asking.attempt, NoResponder(text))
             else:

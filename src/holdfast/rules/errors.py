@@ -737,6 +737,15 @@ class PeerUnreachable(
     """A peer is not there, and there is no room to keep what it should get."""
 
 
+class PeerClosing(
+    PeerUnreachable,
+    code="peer_closing",
+    exit_code=3,
+    hint="it may be back soon, and is called again by itself",
+):
+    """A peer has said goodbye because it closes its bus."""
+
+
 class BusInboxFull(
     Refused,
     BusError,

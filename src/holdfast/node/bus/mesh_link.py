@@ -48,7 +48,17 @@ from holdfast.protocol.bus_mesh import (
     seqs_of,
 )
 from holdfast.rules.backoff import backoff_ms
-from holdfast.rules.bus.coverage import StreamName, StreamNumbers, read_ranges, read_told, told
+from holdfast.rules.bus.coverage import (
+    NOTHING,
+    BoundedCoverage,
+    StreamName,
+    StreamNumbers,
+    cover,
+    read_ranges,
+    read_told,
+    told,
+    united,
+)
 from holdfast.rules.errors import (
     BadAnswer,
     EntryDamaged,
@@ -59,7 +69,7 @@ from holdfast.rules.errors import (
     PeerUnreachable,
     UnknownMesh,
 )
-from holdfast.rules.frontier import Range
+from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_OWED_RANGES_MAX,
     BUS_PAGES_WAITING_MAX,
@@ -111,6 +121,15 @@ class MeshLink:
         self._heard = False
         """Whether the peer told which meshes it shares."""
         self._given, self._learned = StreamNumbers(), StreamNumbers()
+        self._heard_of: dict[StreamName, tuple[int, bytes, int]] = {}
+        """Number, digest and floor that the peer told last of each stream."""
+        self._told_by = BoundedCoverage()
+        """What it told last that it has of each."""
+        self.confirmed = BoundedCoverage()
+        """What the peer has stored, by its own word or because it sent it. What was sent to it is
+        not among that before it says so."""
+        self._unconfirmed: dict[StreamName, None] = {}
+        """Streams of which something came that we have not told the peer we have."""
         self._bases: dict[StreamName, int] = {}
         self._keys: dict[StreamName, bytes] = {}
         self._introducing = False
@@ -240,6 +259,9 @@ class MeshLink:
         spread = self._context.spread
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
+        self._heard_of.clear()
+        self._told_by = BoundedCoverage()
+        self.confirmed = BoundedCoverage()
         if self.shared and not self.refused:
             self._context.carry_out(spread.link_up(self.label, self.peer, self.shared))
 
@@ -285,8 +307,29 @@ class MeshLink:
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
-        if context.key < self.link.peer:
-            self._comparison.look(name, one.number, covered, one.digest, one.floor)
+        self._heard_of[name] = (one.number, one.digest, one.floor)
+        self._told_by.put(name, covered)
+        self._confirm(name, covered)
+        self.compare(name)
+
+    def _confirm(self, name: StreamName, covered: Frontier) -> None:
+        before = self.confirmed.get(name, NOTHING)
+        self.confirmed.put(name, united(before, covered))
+
+    def compare(self, name: StreamName) -> None:
+        """Looks whether the peer has something else than we under the same numbers. The one with
+        the lower key does, whenever something about the stream has changed at either side.
+        """
+        one = self._heard_of.get(name)
+        if one is not None and self._context.key < self.link.peer:
+            number, digest, floor = one
+            self._comparison.look(name, number, self._told_by[name], digest, floor)
+
+    def confirm(self) -> None:
+        """Tells the peer that what it sent is stored."""
+        if self._unconfirmed:
+            self.tell(tuple(self._unconfirmed))
+            self._unconfirmed.clear()
 
     def refuse(self, error: HoldfastError) -> None:
         """The peer broke the rules: nothing more is taken from it on this link, or said to it."""
@@ -448,6 +491,8 @@ class MeshLink:
         self.figures.entries_known += received.known
         self.figures.entries_refused += received.refused
         if received.row.number:
+            self._unconfirmed[name] = None
+            self._confirm(name, cover(NOTHING, page.start, page.end))
             context.takes(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:

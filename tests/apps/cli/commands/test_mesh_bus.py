@@ -52,6 +52,11 @@ def test_B6_U2_a_mesh_is_shared_and_joined_with_no_broker_at_all(ana: Cli, tmp_p
         until(lambda: team.state.get("build") == "green")
         team.state.set("answer", 42)
         until(lambda: "42" in ana("state", "get", "answer", "--mesh", "team", code=None).out)
+        found = rows(ana, "peer", "list")
+        assert [row["peer"] for row in found] == ["bob"], found
+        (seen,) = found
+        assert (seen["trust"], seen["link"]) == ("member", "up")
+        assert seen["last_seen_at"] is not None
         ana("mesh", "grant", "bob", "--grant", "read", "--mesh", "team")
         until(lambda: rows(bob, "mesh", "members", "team")[1]["grants"] == ["read"])
         ana("mesh", "remove-member", "bob", "--mesh", "team")

@@ -30,7 +30,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import judge_arrivals, known_until
+from holdfast.rules.bus.acceptance import InboxShare, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
     InboxMessage,
@@ -44,9 +44,10 @@ from holdfast.rules.bus.replay import Window, is_above, leap_past
 from holdfast.rules.bus.sealing import BodySeal, SealSecret
 from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES, SEQUENCE_MAX
 from holdfast.rules.destinations import rank
-from holdfast.rules.errors import BadSequence, BusInboxFull, StoreBusy
+from holdfast.rules.errors import BadSequence, StoreBusy
 from holdfast.rules.limits import (
     BUS_BLOCK,
+    BUS_INBOX_BYTES_MAX,
     BUS_INBOX_MAX,
     BUS_NONCES_KEPT,
     BUS_SET_BACK_SKIP,
@@ -126,6 +127,7 @@ class SqliteMeshStore:
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
         file_number: Callable[[Path], int] = file_number,
     ) -> None:
         self._store, self._mark_path = store, mark
@@ -133,8 +135,7 @@ class SqliteMeshStore:
         self._writes, self._in_thread = write, in_thread
         self.now_ms, self.random = now_ms, random
         self._ring = NonceRing(nonces_kept)
-        self._inbox_max = inbox_max
-        self._inbox_count = 0
+        self._inbox = InboxShare(inbox_max, inbox_bytes_max)
         """Rows of the inbox, and of batches that are under way."""
         self._inbox_last = 0
         self._incarnation = b""
@@ -158,6 +159,7 @@ class SqliteMeshStore:
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> SqliteMeshStore:
         """A store in a file of its own, for a bus without a node. `bus.mark` and a lock lie beside
         it. Raises WrongKey if its bodies are sealed and the secret is not theirs, StoreBusy if
@@ -175,6 +177,7 @@ class SqliteMeshStore:
                 random=random,
                 nonces_kept=nonces_kept,
                 inbox_max=inbox_max,
+                inbox_bytes_max=inbox_bytes_max,
             )
             mesh_store._lock_fd = lock
             try:
@@ -223,7 +226,8 @@ class SqliteMeshStore:
             tx.bus_note(name, value)
         self._ring.read(tx.connection)
         self._incarnation = incarnation
-        self._inbox_count, self._inbox_last = tx.bus_inbox_count(), tx.bus_inbox_last()
+        self._inbox.fill(tx.bus_inbox_shares())
+        self._inbox_last = tx.bus_inbox_last()
         return msgspec.structs.replace(found, reserved=reserved, generation=generation, epoch=epoch)
 
     def _tell(self, doubt: str) -> None:
@@ -281,20 +285,15 @@ class SqliteMeshStore:
         window: bool = False,
         name: str = "",
     ) -> list[ArrivalVerdict]:
-        room = sum(arrival.keep for arrival in arrivals)
-        if self._inbox_count + room > self._inbox_max:
-            raise BusInboxFull(
-                f"{self._inbox_count} messages wait for handlers, and {room} more came; "
-                f"there is room for {self._inbox_max}"
-            )
-        self._inbox_count += room
-        kept = 0
+        room = [len(arrival.message.body) for arrival in arrivals if arrival.keep]
+        self._inbox.take(peer, len(room), sum(room))
+        kept: list[int] = []
         try:
             verdicts, kept = await self.write_rows(
                 lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex())
             )
         finally:
-            self._inbox_count -= room - kept
+            self._inbox.give_back(peer, len(room) - len(kept), sum(room) - sum(kept))
         return verdicts
 
     def _take_in(
@@ -304,7 +303,8 @@ class SqliteMeshStore:
         arrivals: Sequence[SignedArrival],
         window: bool,
         name: str,
-    ) -> tuple[list[ArrivalVerdict], int]:
+    ) -> tuple[list[ArrivalVerdict], list[int]]:
+        """The verdicts, and the bytes of each body that is in the inbox now."""
         now = self.now_ms()
         self._ring.follow(tx.connection)
         before = tx.bus_window(peer) or Window()
@@ -318,12 +318,13 @@ class SqliteMeshStore:
         if new:
             tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
         kept = [one.message for one in new if one.keep]
+        rows: list[ArrivedRow] = []
         if kept:
             first = max(self._inbox_last, tx.bus_inbox_last()) + 1
             self._inbox_last = first + len(kept) - 1
             rows = [self._arrived(at, peer, now, one) for at, one in enumerate(kept, first)]
             tx.bus_inbox_add(rows)
-        return judged.verdicts, len(kept)
+        return judged.verdicts, [len(row.body) for row in rows]
 
     def _arrived(self, number: int, peer: PeerKey, now: int, message: BusMessage) -> ArrivedRow:
         body = self.seal.seal(INBOX, number, message.body)
@@ -340,7 +341,8 @@ class SqliteMeshStore:
 
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         if numbers:
-            self._inbox_count -= await self.write_rows(lambda tx: tx.bus_inbox_drop(numbers))
+            for sender, count, size in await self.write_rows(lambda tx: tx.bus_inbox_drop(numbers)):
+                self._inbox.give_back(sender, count, size)
 
     # --- our own numbers ---------------------------------------------------------------------
 
