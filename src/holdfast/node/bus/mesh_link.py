@@ -50,14 +50,14 @@ from holdfast.protocol.bus_mesh import (
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.coverage import (
     NOTHING,
+    BoundedCoverage,
     StreamName,
     StreamNumbers,
     cover,
-    cover_all,
-    ranges_of,
     read_ranges,
     read_told,
     told,
+    united,
 )
 from holdfast.rules.errors import (
     BadAnswer,
@@ -121,9 +121,11 @@ class MeshLink:
         self._heard = False
         """Whether the peer told which meshes it shares."""
         self._given, self._learned = StreamNumbers(), StreamNumbers()
-        self._heard_of: dict[StreamName, StreamTold] = {}
-        """What the peer told last of each stream."""
-        self.confirmed: dict[StreamName, Frontier] = {}
+        self._heard_of: dict[StreamName, tuple[int, bytes, int]] = {}
+        """Number, digest and floor that the peer told last of each stream."""
+        self._told_by = BoundedCoverage()
+        """What it told last that it has of each."""
+        self.confirmed = BoundedCoverage()
         """What the peer has stored, by its own word or because it sent it. What was sent to it is
         not among that before it says so."""
         self._unconfirmed: dict[StreamName, None] = {}
@@ -258,7 +260,8 @@ class MeshLink:
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
         self._heard_of.clear()
-        self.confirmed.clear()
+        self._told_by = BoundedCoverage()
+        self.confirmed = BoundedCoverage()
         if self.shared and not self.refused:
             self._context.carry_out(spread.link_up(self.label, self.peer, self.shared))
 
@@ -304,13 +307,14 @@ class MeshLink:
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
-        self._heard_of[name] = one
+        self._heard_of[name] = (one.number, one.digest, one.floor)
+        self._told_by.put(name, covered)
         self._confirm(name, covered)
         self.compare(name)
 
     def _confirm(self, name: StreamName, covered: Frontier) -> None:
         before = self.confirmed.get(name, NOTHING)
-        self.confirmed[name] = cover_all(before, ranges_of(covered))
+        self.confirmed.put(name, united(before, covered))
 
     def compare(self, name: StreamName) -> None:
         """Looks whether the peer has something else than we under the same numbers. The one with
@@ -318,8 +322,8 @@ class MeshLink:
         """
         one = self._heard_of.get(name)
         if one is not None and self._context.key < self.link.peer:
-            covered = read_told(one.prefix, one.ranges)
-            self._comparison.look(name, one.number, covered, one.digest, one.floor)
+            number, digest, floor = one
+            self._comparison.look(name, number, self._told_by[name], digest, floor)
 
     def confirm(self) -> None:
         """Tells the peer that what it sent is stored."""
@@ -486,9 +490,9 @@ class MeshLink:
         self.figures.entries_new += received.new
         self.figures.entries_known += received.known
         self.figures.entries_refused += received.refused
-        self._unconfirmed[name] = None
-        self._confirm(name, cover(NOTHING, page.start, page.end))
         if received.row.number:
+            self._unconfirmed[name] = None
+            self._confirm(name, cover(NOTHING, page.start, page.end))
             context.takes(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:

@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 from holdfast.rules.errors import BadAnswer, OverLimit
 from holdfast.rules.frontier import Frontier, Range
-from holdfast.rules.limits import BUS_STREAMS_MAX, FRONTIER_RANGES_MAX, LAMPORT_MAX
+from holdfast.rules.limits import (
+    BUS_KNOWN_RANGES_MAX,
+    BUS_STREAMS_MAX,
+    FRONTIER_RANGES_MAX,
+    LAMPORT_MAX,
+)
 
 NOTHING = Frontier()
 
@@ -121,6 +126,24 @@ def read_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
             raise BadAnswer("a peer asked for ranges of a stream that are out of order")
         reached = end
     return tuple(ranges)
+
+
+class BoundedCoverage(dict[StreamName, Frontier]):
+    """What the peer of a link is known to have of each stream, by `put`. What would be too much to
+    remember is forgotten, the highest first: at worst it is sent or asked for again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranges = 0
+
+    def put(self, name: StreamName, has: Frontier) -> None:
+        self.forget(name)
+        self[name] = kept = told(has, max(0, BUS_KNOWN_RANGES_MAX - self._ranges))
+        self._ranges += len(kept.ranges)
+
+    def forget(self, name: StreamName) -> None:
+        self._ranges -= len(self.pop(name, NOTHING).ranges)
 
 
 class StreamNumbers:

@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 from holdfast.rules.bus.coverage import (
     NOTHING,
+    BoundedCoverage,
     StreamName,
     cover,
     cover_all,
     lacking,
     ranges_of,
-    told,
     united,
     without,
 )
@@ -37,7 +37,6 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_ASK_MS,
     BUS_ASK_RANGES_MAX,
-    BUS_KNOWN_RANGES_MAX,
     BUS_STREAMS_MAX,
     BUS_WORD_MS,
 )
@@ -77,26 +76,12 @@ class _Neighbour:
     """The name under which it writes."""
     meshes: frozenset[str]
     """What is shared with it."""
-    known: dict[StreamName, Frontier] = field(default_factory=dict)
+    known: BoundedCoverage = field(default_factory=BoundedCoverage)
     """What it is known to have."""
     gone: dict[StreamName, int] = field(default_factory=dict)
     """Up to where it has truncated."""
     untold: dict[StreamName, None] = field(default_factory=dict)
     """What we have more of than it was told."""
-    ranges: int = 0
-    """How many ranges there are in `known`."""
-
-    def knows(self, stream: StreamName, has: Frontier) -> None:
-        """It is known to have this much. What is too much to remember is forgotten: at worst that
-        is sent or asked for again.
-        """
-        self.ranges -= len(self.known.get(stream, NOTHING).ranges)
-        room = max(0, BUS_KNOWN_RANGES_MAX - self.ranges)
-        self.known[stream] = told(has, room)
-        self.ranges += len(self.known[stream].ranges)
-
-    def forget(self, stream: StreamName) -> None:
-        self.ranges -= len(self.known.pop(stream, NOTHING).ranges)
 
 
 class _Awaited(NamedTuple):
@@ -173,7 +158,7 @@ class Spread:
             return []
         if stream not in neighbour.known and len(neighbour.known) >= BUS_STREAMS_MAX:
             raise OverLimit(f"a peer told of more than {BUS_STREAMS_MAX} streams")
-        neighbour.knows(stream, united(has, neighbour.known.get(stream, NOTHING)))
+        neighbour.known.put(stream, united(has, neighbour.known.get(stream, NOTHING)))
         neighbour.gone[stream] = gone
         return self._want(stream, now)
 
@@ -189,7 +174,7 @@ class Spread:
             known = neighbour.known.get(stream, NOTHING)
             ranges = without(new, known)
             if ranges:
-                neighbour.knows(stream, cover_all(known, ranges))
+                neighbour.known.put(stream, cover_all(known, ranges))
                 effects.append(PushEntries(link, stream, tuple(ranges)))
         return effects
 
@@ -224,7 +209,7 @@ class Spread:
         neighbour = self._links.get(link)
         if neighbour is not None:
             known = neighbour.known.get(stream, NOTHING)
-            neighbour.knows(stream, cover(known, start, end))
+            neighbour.known.put(stream, cover(known, start, end))
 
     def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
         """A neighbour was sent these numbers."""
@@ -237,7 +222,7 @@ class Spread:
         neighbour = self._links.get(link)
         if neighbour is None:
             return []
-        neighbour.forget(stream)
+        neighbour.known.forget(stream)
         awaited = self._awaited.get(stream, [])
         self._set_awaited(stream, [one for one in awaited if one.link != link])
         return self._want(stream, now)
