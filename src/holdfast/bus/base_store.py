@@ -19,6 +19,7 @@ import msgspec
 from holdfast.rules.bus.acceptance import judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     EightCalls,
     InboxMessage,
@@ -53,10 +54,18 @@ class InboxInMemory:
                 f"there is room for {self._most}"
             )
 
-    def add(self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int) -> None:
-        for arrival in arrivals:
-            self._last += 1
-            self._waiting[self._last] = InboxMessage(self._last, sender, arrival.message, now_ms)
+    def add(
+        self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int
+    ) -> list[InboxMessage]:
+        first = self._last + 1
+        self._last += len(arrivals)
+        rows = [
+            InboxMessage(number, sender, arrival.message, now_ms)
+            for number, arrival in enumerate(arrivals, first)
+        ]
+        for row in rows:
+            self._waiting[row.number] = row
+        return rows
 
     def after(self, number: int, limit: int) -> list[InboxMessage]:
         found: list[InboxMessage] = []
@@ -121,8 +130,8 @@ class BaseMeshStore(EightCalls):
             await self.record_nonce(nonce)
         for arrival in judged.new:
             self._ids.add(sender, arrival.message.id)
-        self._inbox.add(peer, [one for one in judged.new if one.keep], self._now_ms())
-        return judged.verdicts
+        kept = [one for one in judged.new if one.keep]
+        return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
 
     async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
         return self._inbox.after(after, limit)

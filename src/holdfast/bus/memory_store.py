@@ -16,6 +16,7 @@ import msgspec
 from holdfast.bus.base_store import BaseMeshStore, Kept
 from holdfast.rules.bus.acceptance import judge_arrivals
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     OutboxId,
     OutboxMessage,
@@ -105,8 +106,8 @@ class MemoryMeshStore(BaseMeshStore):
             self._remember(judged.nonces)
         for arrival in judged.new:
             self._ids.add(sender, arrival.message.id)
-        self._inbox.add(peer, kept, self._now_ms())
-        return judged.verdicts
+        rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
+        return AcceptedArrivals(judged.verdicts, rows)
 
     # --- our own numbers ---------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ import msgspec
 
 from holdfast.rules.bus.acceptance import judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     InboxMessage,
     OutboxId,
@@ -289,12 +290,13 @@ class SqliteMeshStore:
         self._inbox_count += room
         kept = 0
         try:
-            verdicts, kept = await self.write_rows(
+            accepted = await self.write_rows(
                 lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex())
             )
+            kept = len(accepted.kept)
         finally:
             self._inbox_count -= room - kept
-        return verdicts
+        return accepted
 
     def _take_in(
         self,
@@ -303,13 +305,13 @@ class SqliteMeshStore:
         arrivals: Sequence[SignedArrival],
         window: bool,
         name: str,
-    ) -> tuple[list[ArrivalVerdict], int]:
+    ) -> AcceptedArrivals:
         now = self.now_ms()
         self._ring.follow(tx.connection)
         before = tx.bus_window(peer) or Window()
         sender = tx.bus_sender(name)
         ids = tx.bus_ids(sender, {arrival.message.id for arrival in arrivals})
-        judged = judge_arrivals(before, arrivals, self._ring, ids, window=window)
+        judged = judge_arrivals(before, arrivals, self._ring.known, ids, window=window)
         if judged.nonces:
             tx.bus_window_put(peer, judged.window)
             self._ring.add(tx.connection, judged.nonces)
@@ -317,16 +319,21 @@ class SqliteMeshStore:
         if new:
             tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
         kept = [one.message for one in new if one.keep]
-        if kept:
-            first = max(self._inbox_last, tx.bus_inbox_last()) + 1
-            self._inbox_last = first + len(kept) - 1
-            rows = [self._arrived(at, peer, now, one) for at, one in enumerate(kept, first)]
-            tx.bus_inbox_add(rows)
-        return judged.verdicts, len(kept)
-
-    def _arrived(self, number: int, peer: PeerKey, now: int, message: BusMessage) -> ArrivedRow:
-        body = self.seal.seal(INBOX, number, message.body)
-        return ArrivedRow(number, peer, now, self.seal.current, _head(message), body)
+        if not kept:
+            return AcceptedArrivals(judged.verdicts, [])
+        first = max(self._inbox_last, tx.bus_inbox_last()) + 1
+        self._inbox_last = first + len(kept) - 1
+        seal, key = self.seal.seal, self.seal.current
+        tx.bus_inbox_add(
+            [
+                (at, peer, now, key, _head(one), seal(INBOX, at, one.body))
+                for at, one in enumerate(kept, first)
+            ]
+        )
+        return AcceptedArrivals(
+            judged.verdicts,
+            [InboxMessage(at, peer, one, now) for at, one in enumerate(kept, first)],
+        )
 
     # --- the inbox ---------------------------------------------------------------------------
 
