@@ -100,7 +100,8 @@ class MemoryMeshStore(BaseMeshStore):
         ids = self._ids.of(sender)
         judged = judge_arrivals(before, arrivals, self._nonces, ids, window=window)
         kept = [one for one in judged.new if one.keep]
-        self._inbox.refuse_if_full(len(kept))
+        if kept:
+            self._inbox.refuse_if_full(len(kept))
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
@@ -145,6 +146,9 @@ class MemoryMeshStore(BaseMeshStore):
         return [(id, item) for id, item in self._all() if _is_due(item, now)]
 
     async def remove_outbox(self, id: OutboxId) -> None:
+        self._remove(id)
+
+    def _remove(self, id: OutboxId) -> None:
         place = self._outbox.pop(id, None)
         if place is None:
             return
@@ -195,7 +199,7 @@ class MemoryMeshStore(BaseMeshStore):
 
     async def remove_many(self, ids: Collection[OutboxId]) -> None:
         for id in ids:
-            await self.remove_outbox(id)
+            self._remove(id)
 
     async def expire_outbox(self) -> list[OutboxMessage]:
         now = self._now_ms()
