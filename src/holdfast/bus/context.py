@@ -15,7 +15,7 @@ from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_TIDY_MS
+from holdfast.rules.limits import BUS_TIDY_ALONG, BUS_TIDY_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
@@ -152,10 +152,11 @@ class BusContext:
         self._removed.pop(id, None)
 
     def tidy_along(self) -> None:
-        """Something else is about to be written: what is done with is written in the same turn of
-        the loop, so that a store with a disk commits once.
+        """Something else is about to be written: what is done with, if it is much, is written in
+        the same turn of the loop, so that a store with a disk commits once.
         """
-        if self._tidying is not None and not self.is_closed:
+        much = len(self._finished) + len(self._removed) >= BUS_TIDY_ALONG
+        if much and self._tidying is not None and not self.is_closed:
             self._tidying.cancel()
             self._tidy_now()
 

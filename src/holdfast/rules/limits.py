@@ -902,6 +902,8 @@ for others to go with."""
 BUS_TIDY_MS: Final = 50
 """How long the word to the store that messages are done with may wait for another write to go
 with."""
+BUS_TIDY_ALONG: Final = 16
+"""So many messages that are done with go with the next write; fewer wait for that time."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
