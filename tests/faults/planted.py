@@ -20,7 +20,7 @@ import apsw
 import msgspec
 import pytest
 
-from faults import planted_clock, planted_delivery, planted_sharing
+from faults import planted_bus, planted_clock, planted_delivery, planted_sharing
 from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
@@ -396,6 +396,7 @@ BUGS = [
     Bug("full batch always", "zones", _full_batch_always),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
+    *(Bug(name, "bus", plant) for name, plant in planted_bus.PLANTS.items()),
     *(Bug(name, "world", plant) for name, plant in planted_clock.IN_NODES.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_clock.IN_DELIVERY.items()),
 ]

@@ -148,12 +148,18 @@ class MeshNode:
         return sorted(entry.id for entry in self.node.log.range())
 
 
-def connect(one: MeshNode, two: MeshNode) -> MemoryLink:
-    """A line between two nodes, up at both ends; returns the first one's end."""
+def line(one: MeshNode, two: MeshNode) -> tuple[MemoryLink, MemoryLink]:
+    """Both ends of a line between two nodes, which were not told of it."""
     here = MemoryLink(two.name, two.key, one.exchange)
     there = MemoryLink(one.name, one.key, two.exchange)
     here.other, there.other = there, here
-    ends: tuple[Link, Link] = (here, there)
+    return here, there
+
+
+def connect(one: MeshNode, two: MeshNode) -> MemoryLink:
+    """A line between two nodes, up at both ends; returns the first one's end."""
+    here, there = line(one, two)
+    ends: tuple[Link, Link] = here, there  # what a link of the bus has, these have
     one.exchange.link_up(ends[0])
     two.exchange.link_up(ends[1])
     return here

@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import judge_arrivals
+from holdfast.rules.bus.acceptance import Acceptance, judge_arrivals
+from holdfast.rules.bus.inbox_share import InboxShare
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
@@ -32,8 +33,8 @@ from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.bus.replay import Window, leap_past
 from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES
 from holdfast.rules.destinations import rank
-from holdfast.rules.errors import BusInboxFull
-from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX
+from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_BYTES_MAX, BUS_INBOX_MAX
+from holdfast.rules.outbox import waits_until
 from holdfast.service.clock import SystemClock
 
 Kept = tuple[OutboxId, OutboxMessage]
@@ -42,21 +43,23 @@ Kept = tuple[OutboxId, OutboxMessage]
 class InboxInMemory:
     """What waits for handlers, in memory."""
 
-    def __init__(self, most: int = BUS_INBOX_MAX) -> None:
-        self._most = most
+    def __init__(self, most: int = BUS_INBOX_MAX, bytes_max: int = BUS_INBOX_BYTES_MAX) -> None:
+        self._share = InboxShare(most, bytes_max)
         self._last = 0
         self._waiting: dict[int, InboxMessage] = {}
 
-    def refuse_if_full(self, more: int) -> None:
-        if len(self._waiting) + more > self._most:
-            raise BusInboxFull(
-                f"{len(self._waiting)} messages wait for handlers, and {more} more came; "
-                f"there is room for {self._most}"
-            )
+    def make_room(self, sender: PeerKey, arrivals: Sequence[SignedArrival]) -> None:
+        """Raises BusInboxFull if there is none for these."""
+        self._share.take(sender, *_measure(arrivals))
+
+    def give_back(self, sender: PeerKey, arrivals: Sequence[SignedArrival]) -> None:
+        """These do not come after all."""
+        self._share.give_back(sender, *_measure(arrivals))
 
     def add(
         self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int
     ) -> list[InboxMessage]:
+        """Puts messages where room was made for them."""
         first = self._last + 1
         self._last += len(arrivals)
         rows = [
@@ -78,7 +81,13 @@ class InboxInMemory:
 
     def finish(self, numbers: Collection[int]) -> None:
         for number in numbers:
-            self._waiting.pop(number, None)
+            row = self._waiting.pop(number, None)
+            if row is not None:
+                self._share.give_back(row.sender, 1, len(row.message.body))
+
+
+def _measure(arrivals: Sequence[SignedArrival]) -> tuple[int, int]:
+    return len(arrivals), sum(len(one.message.body) for one in arrivals)
 
 
 class BaseMeshStore(EightCalls):
@@ -91,11 +100,12 @@ class BaseMeshStore(EightCalls):
         random: Callable[[int], bytes] = os.urandom,
         ids_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
         self._incarnation = random(INCARNATION_BYTES)
         self._ids = KnownIds(ids_kept)
-        self._inbox = InboxInMemory(inbox_max)
+        self._inbox = InboxInMemory(inbox_max, inbox_bytes_max)
         self._ahead = 0
         """By how much the numbers that are given are above those of `next_out_seq`."""
         self._tries: dict[OutboxId, tuple[int, int]] = {}
@@ -118,20 +128,27 @@ class BaseMeshStore(EightCalls):
         """One transaction it is not: each call of the eight stands for itself. Only a strict mark
         can be built from them, so what was overtaken on another carrier counts as a replay.
         """
-        self._inbox.refuse_if_full(sum(arrival.keep for arrival in arrivals))
         nonces = {one.nonce for one in arrivals if await self.nonce_seen(one.nonce)}
         last = await self.last_seq(peer)
         sender = name or peer.hex()
         before = Window.strict(last or 0)
         judged = judge_arrivals(before, arrivals, nonces, self._ids.of(sender), window=False)
+        kept = [one for one in judged.new if one.keep]
+        self._inbox.make_room(peer, kept)
+        try:
+            await self._note(peer, before, judged)
+        except BaseException:
+            self._inbox.give_back(peer, kept)
+            raise
+        for arrival in judged.new:
+            self._ids.add(sender, arrival.message.id)
+        return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
+
+    async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:
             await self.advance_seq(peer, judged.window.highest)
         for nonce in judged.nonces:
             await self.record_nonce(nonce)
-        for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
-        kept = [one for one in judged.new if one.keep]
-        return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
 
     async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
         return self._inbox.after(after, limit)
@@ -161,7 +178,7 @@ class BaseMeshStore(EightCalls):
             (id, item)
             for id, item in await self._waiting()
             if item.peer == peer
-            and item.not_before <= now
+            and waits_until(item.not_before, now) <= now
             and (item.expires_at is None or item.expires_at > now)
             and id not in skip
         ]
@@ -173,7 +190,7 @@ class BaseMeshStore(EightCalls):
         later = [
             item.not_before
             for _, item in await self._waiting()
-            if item.peer == peer and item.not_before > now
+            if item.peer == peer and waits_until(item.not_before, now) > now
         ]
         return min(later, default=None)
 

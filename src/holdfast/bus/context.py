@@ -180,16 +180,21 @@ class BusContext:
 
     async def tidy(self) -> None:
         """Tells the store what is done with. What it could not take is told again with the next."""
-        finished, removed = list(self._finished), list(self._removed)
-        if finished:
-            await guarded(self.store.finish_inbox(finished))
-            for number in finished:
-                del self._finished[number]
-            self.changed()
+        await self.settle()
+        removed = list(self._removed)
         if removed:
             await guarded(self.store.remove_many(removed))
             for id in removed:
                 self._removed.pop(id, None)
+
+    async def settle(self) -> None:
+        """Returns when the store knows which messages handlers have finished with until now."""
+        finished = list(self._finished)
+        if finished:
+            await guarded(self.store.finish_inbox(finished))
+            for number in finished:
+                self._finished.pop(number, None)
+            self.changed()
 
 
 class _Begun:

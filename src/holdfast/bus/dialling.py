@@ -18,11 +18,13 @@ from holdfast.bus.link import PeerLink
 from holdfast.rules.backoff import RetryPlan
 from holdfast.rules.bus.dial_plan import DialState, after_dial_error
 from holdfast.rules.bus.mesh_store import PeerKey
-from holdfast.rules.errors import PeerUnreachable
+from holdfast.rules.errors import PeerClosing, PeerUnreachable
 from holdfast.rules.limits import (
     BUS_ADDRESSES_MAX,
+    BUS_BACK_MS_MAX,
     BUS_FIRST_DIAL_MS,
     BUS_STAGGER_MS,
+    BUS_STEADY_MS,
     SECOND_MS,
 )
 from holdfast.service.problem import Problem
@@ -84,6 +86,10 @@ class Dial:
         self._keys, self._addresses = wanted.keys, list(wanted.addresses)
         self._came = asyncio.Event()
         """Set when a link to the peer has come up."""
+        self._left_at: float | None = None
+        """When the peer said goodbye, by the loop's time; None if it did not, or is back."""
+        self._soon = 0
+        """How many failures in a row came shortly after that."""
 
     # --- what others say -----------------------------------------------------------------------
 
@@ -110,9 +116,16 @@ class Dial:
         ended: Exception | None = None
         while (link := self._links.link_to(self._keys)) is not None:
             self.status.enter(DialState.LINKED)
-            self.status.apply(Supervision.worked)
-            await asyncio.wait([link.ended])
+            self._left_at, self._soon = None, 0
+            # A link that comes up and ends at once, again and again, has not worked: each dial
+            # waits longer than the one before.
+            await asyncio.wait([link.ended], timeout=BUS_STEADY_MS / SECOND_MS)
+            if not link.ended.done():
+                self.status.apply(Supervision.worked)
+                await asyncio.wait([link.ended])
             ended = link.ended.result() or PeerUnreachable(f"the link to {self.name} was closed")
+        if isinstance(ended, PeerClosing):
+            self._left_at = asyncio.get_running_loop().time()
         if ended is not None:
             raise ended
         if not self._addresses:
@@ -132,7 +145,12 @@ class Dial:
         """Nothing is under way that has to be finished: links are closed by their owner."""
 
     def plan(self, error: Exception, attempts: int, jitter: float) -> RetryPlan[DialState]:
-        return after_dial_error(error, attempts, jitter)
+        now = asyncio.get_running_loop().time()
+        is_soon = self._left_at is not None and now - self._left_at < BUS_BACK_MS_MAX / SECOND_MS
+        # What was tried while the peer was thought to be back soon does not lengthen later waits.
+        before = max(0, attempts - self._soon)
+        self._soon += is_soon
+        return after_dial_error(error, before, jitter, is_back_soon=is_soon)
 
     async def _dial_unless_it_comes(self) -> None:
         tasks = [

@@ -26,11 +26,12 @@ from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream
 from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
-from holdfast.rules.bus.message import BusMessage, MessageKind, encode_message
+from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.refusal import RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
-from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS
+from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS, REASON_CHARS_MAX
+from holdfast.transport.remote_errors import clean
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
@@ -431,7 +432,10 @@ class Lane:
             return
         if ack.upto > self.last_number:
             raise BadAnswer(f"{self.name} acknowledges number {ack.upto}, which it was not sent")
-        refused = {number: (code, reason) for number, code, reason in ack.refused}
+        refused = {
+            number: (clean(code[:CODE_CHARS_MAX]), clean(reason[:REASON_CHARS_MAX]))
+            for number, code, reason in ack.refused
+        }
         while self._under_way and self._under_way[0][0] <= ack.upto:
             number, outgoing = self._under_way.popleft()
             if number in refused:

@@ -28,7 +28,13 @@ from holdfast.protocol.bus_frames import (
 )
 from holdfast.rules.bus.credit import ReceivingCredit, SendingCredit
 from holdfast.rules.bus.keepalive import life_check
-from holdfast.rules.errors import BadAnswer, HoldfastError, PeerUnreachable, TooMany
+from holdfast.rules.errors import (
+    BadAnswer,
+    HoldfastError,
+    PeerClosing,
+    PeerUnreachable,
+    TooMany,
+)
 from holdfast.rules.limits import (
     BUS_PAGES_WINDOW_BYTES,
     BUS_PONG_MS_MAX,
@@ -40,6 +46,8 @@ from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast")
 
+CLOSING: Final = "closing"
+"""The code of a goodbye when the bus ends."""
 FAULT: Final = "fault"
 """The code of a goodbye after a fault of our own."""
 
@@ -224,7 +232,8 @@ class PeerLink:
                 self._answered(token)
             case GoodbyeFrame(code=code, message=message):
                 said = clean(f"{code} {message}".strip())
-                error = PeerUnreachable(f"{self.name} has closed the link: {said}")
+                kind_of = PeerClosing if code == CLOSING else PeerUnreachable
+                error = kind_of(f"{self.name} has closed the link: {said}")
                 self._connection.close()
                 self._over(error)
 
@@ -262,7 +271,7 @@ class PeerLink:
         sent_at, answer = self._pings.pop(token, (None, None))
         if sent_at is None:
             return  # late: nobody waits for it any more
-        self.rtt_ms = (self._loop.time() - sent_at) * SECOND_MS
+        self.rtt_ms = round((self._loop.time() - sent_at) * SECOND_MS, 3)
         if answer is not None and not answer.done():
             answer.set_result(self.rtt_ms)
 

@@ -19,7 +19,7 @@ from itertools import count
 from holdfast.bus.dialling import Dial, DialStatus, DialView, WantedPeer
 from holdfast.bus.frame_connection import FrameConnection
 from holdfast.bus.hello import Greeted, Greeter
-from holdfast.bus.link import PeerLink
+from holdfast.bus.link import CLOSING, PeerLink
 from holdfast.bus.ports import LinkEvents, Listening, Net
 from holdfast.protocol.bus_frames import FrameKind, GoodbyeFrame, Stream, told
 from holdfast.rules.backoff import Allowance
@@ -47,8 +47,6 @@ from holdfast.service.supervisor import Supervisor, TaskUnit
 
 log = logging.getLogger("holdfast")
 
-CLOSING = "closing"
-"""The code of a goodbye when the bus ends."""
 _END_S = 2 * BUS_CLOSE_MS_MAX / SECOND_MS
 
 _Unit = TaskUnit[DialState, Dial]

@@ -28,7 +28,14 @@ from holdfast.rules.bus.replay import Window, check_nonces_kept, is_above, leap_
 from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadSequence, PeerUnreachable
-from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX, BUS_NONCES_KEPT, BUS_OUTBOX_MAX
+from holdfast.rules.limits import (
+    BUS_IDS_KEPT,
+    BUS_INBOX_BYTES_MAX,
+    BUS_INBOX_MAX,
+    BUS_NONCES_KEPT,
+    BUS_OUTBOX_MAX,
+)
+from holdfast.rules.outbox import waits_until
 
 _Lane = dict[int, dict[OutboxId, OutboxMessage]]
 """What waits for one peer: by rank, in the order in which it was put there."""
@@ -46,8 +53,15 @@ class MemoryMeshStore(BaseMeshStore):
         outbox_max: int = BUS_OUTBOX_MAX,
         ids_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
-        super().__init__(now_ms=now_ms, random=random, ids_kept=ids_kept, inbox_max=inbox_max)
+        super().__init__(
+            now_ms=now_ms,
+            random=random,
+            ids_kept=ids_kept,
+            inbox_max=inbox_max,
+            inbox_bytes_max=inbox_bytes_max,
+        )
         self._nonces_kept = check_nonces_kept(nonces_kept)
         self._nonces: set[bytes] = set()
         self._ring: deque[bytes] = deque()
@@ -101,7 +115,7 @@ class MemoryMeshStore(BaseMeshStore):
         judged = judge_arrivals(before, arrivals, self._nonces, ids, window=window)
         kept = [one for one in judged.new if one.keep]
         if kept:
-            self._inbox.refuse_if_full(len(kept))
+            self._inbox.make_room(peer, kept)
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
@@ -180,7 +194,7 @@ class MemoryMeshStore(BaseMeshStore):
         lane = self._lanes.get(peer, {})
         return min(
             (one.not_before for kept in lane.values() for one in kept.values()
-             if one.not_before > now),
+             if waits_until(one.not_before, now) > now),
             default=None,
         )  # fmt: skip
 
@@ -218,4 +232,4 @@ def _is_expired(item: OutboxMessage, now_ms: int) -> bool:
 
 
 def _is_due(item: OutboxMessage, now_ms: int) -> bool:
-    return item.not_before <= now_ms and not _is_expired(item, now_ms)
+    return waits_until(item.not_before, now_ms) <= now_ms and not _is_expired(item, now_ms)

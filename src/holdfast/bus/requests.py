@@ -33,6 +33,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import BUS_REQUESTS_MAX
+from holdfast.transport.remote_errors import clean
 
 
 class PeerLost(Exception):
@@ -120,8 +121,8 @@ class Requests:
         if id not in self._earlier:
             raise UnknownMessage(f"no request {id_text(id)} is outstanding here")
         row, item = self._earlier.pop(id)
-        left_ms = (item.expires_at or 0) - self._context.clock.now_ms()
-        deadline = self._context.loop.time() + max(0, left_ms) / 1000
+        left_ms = _left_ms(item, self._context.clock.now_ms())
+        deadline = self._context.loop.time() + left_ms / 1000
         asking = self._begin(id, deadline, anywhere=False)
         asking.peers.append(item.peer)
         asking.rows.append((item.peer, row))
@@ -155,7 +156,7 @@ class Requests:
                 service=item.message.topic,
                 body=item.message.body,
                 content_type=item.message.content_type,
-                remaining_ms=max(0, (item.expires_at or now) - now),
+                remaining_ms=_left_ms(item, now),
             )
             for id, (_, item) in self._earlier.items()
         ]
@@ -284,7 +285,7 @@ class Requests:
             )
             _settle(asking.attempt, reply)
         else:
-            text = message.body.decode(errors="replace")
+            text = clean(message.body.decode(errors="replace"))
             if message.code == NoResponder.code:
                 _settle(asking.attempt, NoResponder(text))
             else:
@@ -323,10 +324,19 @@ class Requests:
             _settle(asking.attempt, error)
 
 
+def _left_ms(item: OutboxMessage, now_ms: int) -> int:
+    """How long a request of an earlier life is still worth something. Never longer than it was in
+    the beginning: the wall clock may have been set back since.
+    """
+    left = max(0, (item.expires_at or 0) - now_ms)
+    return left if item.message.ttl_ms is None else min(left, item.message.ttl_ms)
+
+
 def _settle(future: asyncio.Future[BusReply], outcome: BusReply | Exception) -> None:
     if future.done():
         return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
+        future.exception()  # its caller may be gone or not waiting yet: that is no fault to log
     else:
         future.set_result(outcome)

@@ -125,7 +125,7 @@ class BusRouter:
 
     async def _begin(self, link: Link) -> None:
         try:
-            await self.numbers.leap(link.welcome.seen)
+            await self.numbers.leap(link.peer, link.welcome.seen)
             if link.dialled:
                 await self.context.peers.note_address(link.peer, link.address)
         except BusError as error:

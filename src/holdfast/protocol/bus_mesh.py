@@ -43,6 +43,9 @@ Spans = Annotated[list[Span], Meta(max_length=BUS_ASK_RANGES_MAX)]
 
 class MeshesShared(msgspec.Struct, array_like=True, frozen=True, tag=1):
     meshes: Annotated[list[str], Meta(max_length=BUS_STREAMS_MAX)]
+    heard: bool
+    """Whether the other side's was heard on this link. If not, it says it again: whoever began to
+    listen after the link was up has missed it."""
 
 
 class StreamNamed(msgspec.Struct, array_like=True, frozen=True):

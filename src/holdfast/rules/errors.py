@@ -31,7 +31,8 @@
         └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
                              BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
                              RequestCancelled RequestRefused MessageRefused BusClosed
-                             BusStoreFailed WrongKey DiscoveryFailed
+                             BusStoreFailed WrongKey DiscoveryFailed UnknownStream
+                             HandlerRefused CommandFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -734,6 +735,15 @@ class PeerUnreachable(
     hint="send waits for an absent peer; see who is there: holdfast peer list",
 ):
     """A peer is not there, and there is no room to keep what it should get."""
+
+
+class PeerClosing(
+    PeerUnreachable,
+    code="peer_closing",
+    exit_code=3,
+    hint="it may be back soon, and is called again by itself",
+):
+    """A peer has said goodbye because it closes its bus."""
 
 
 class BusInboxFull(

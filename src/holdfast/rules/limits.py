@@ -781,6 +781,12 @@ BUS_FIRST_DIAL_MS: Final = 200
 """How much longer the peer with the higher key waits before it dials for the first time."""
 BUS_STAGGER_MS: Final = 250
 """A dial that has not answered for this long is joined by one to the peer's next address."""
+BUS_STEADY_MS: Final = 5 * SECOND_MS
+"""A link that has lived for so long has worked: after its end the peer is dialled soon again."""
+BUS_BACK_MS: Final = SECOND_MS
+"""The longest wait between two dials of a peer that said goodbye: it may be restarted."""
+BUS_BACK_MS_MAX: Final = 30 * SECOND_MS
+"""For how long after its goodbye a peer is dialled so often; then the usual waits begin."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
@@ -795,11 +801,16 @@ BUS_SET_BACK_SKIP: Final = 1 << 32
 """Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
+BUS_LEAP_AGAIN_MAX: Final = 1 << 34
+"""The furthest leap from the second one on that the same peer asks for while the bus is bound: this
+bus has not gone back meanwhile, and only a copy of its store explains a little of it."""
 BUS_OUTBOX_MAX: Final = 10_000
 """Messages that a store in memory keeps for absent peers; then a send is refused."""
 BUS_INBOX_MAX: Final = 100_000
 """Messages that a store of the bus keeps for handlers that have not taken them; then the senders
-wait."""
+wait. One sender may have as many as it leaves free, so it never fills more than half."""
+BUS_INBOX_BYTES_MAX: Final = 512 * MIB
+"""Bytes of the bodies of these messages, shared in the same way."""
 BUS_IDS_KEPT: Final = 65_536
 """Ids of messages that a store in memory remembers; the oldest goes first."""
 BUS_ID_MARGIN_MS: Final = HOUR_MS
@@ -841,7 +852,7 @@ BUS_COMPARE_BLOCK: Final = 1024
 """Numbers of a stream whose digests are compared together."""
 BUS_COMPARE_BLOCKS: Final = 64
 """Blocks of a stream in one comparison."""
-BUS_HOLD_MS: Final = 1 * SECOND_MS
+BUS_PEER_HOLD_MS: Final = 1 * SECOND_MS
 """How long after a peer was heard of its place in the log is moved, for all that came meanwhile."""
 BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
 """The log keeps entries for a peer of a mesh that has not been heard of for this long; then it

@@ -152,7 +152,7 @@ async def test_B4_the_inbox_is_read_page_by_page(store: MeshStore) -> None:
 async def test_B4_a_full_inbox_refuses_a_batch_whole(
     make_store: StoreMaker, tmp_path: Path, clock: SetClock
 ) -> None:
-    store = await make_store(tmp_path, clock, inbox_max=3)
+    store = await make_store(tmp_path, clock, inbox_max=5)
     await store.accept(ANA, [signed_arrival(1), signed_arrival(2)])
     with pytest.raises(BusInboxFull):
         await store.accept(ANA, [signed_arrival(3), signed_arrival(4)])
@@ -161,6 +161,23 @@ async def test_B4_a_full_inbox_refuses_a_batch_whole(
     assert await numbers(store) == [1, 2]
     await store.finish_inbox([row.number for row in await store.pending_inbox(0, 1)])
     assert await store.accept(ANA, [signed_arrival(3), signed_arrival(4)]) == [NEW, NEW]
+    await store.close()
+
+
+async def test_B4_a_peer_that_floods_leaves_room_in_the_inbox_for_others(
+    make_store: StoreMaker, tmp_path: Path, clock: SetClock
+) -> None:
+    store = await make_store(tmp_path, clock, inbox_max=10)
+    for number in range(1, 6):
+        await store.accept(ANA, [signed_arrival(number)])
+    with pytest.raises(BusInboxFull):
+        await store.accept(ANA, [signed_arrival(6)])
+    # What goes to no inbox still comes: a peer whose messages wait can ask and be answered.
+    assert await store.accept(ANA, [signed_arrival(7, keep=False)]) == [NEW]
+    assert await store.accept(BEN, [signed_arrival(8), signed_arrival(9)]) == [NEW, NEW]
+    for row in await store.pending_inbox(0, 2):
+        await store.finish_inbox([row.number])
+    assert await store.accept(ANA, [signed_arrival(10)]) == [NEW]
     await store.close()
 
 

@@ -29,6 +29,7 @@ from support.mesh_links import (
     connect,
     cut,
     key_of,
+    line,
     trouble_of,
     until,
     until_same,
@@ -123,6 +124,19 @@ def test_B4_who_may_not_relay_brings_only_what_it_wrote(nodes: Nodes) -> None:
             await until(lambda: team(cyd).state.get("own") == 1, (cyd,))
             assert team(cyd).state.get("k") is None
             assert pages_of(end) == 1, "it was not even asked for the rest"
+
+    asyncio.run(story())
+
+
+def test_B4_a_peer_that_begins_to_listen_after_the_link_is_up_misses_nothing(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            team(ana).state.set("k", 1)
+            here, there = line(ana, bob)
+            ana.exchange.link_up(here)
+            await until(lambda: bool(here.sent), (ana,))  # nobody listens at the other end
+            bob.exchange.link_up(there)
+            await until_same(ana, bob)
 
     asyncio.run(story())
 
@@ -268,16 +282,22 @@ def test_B4_a_peer_of_a_mesh_holds_the_log_for_what_it_lacks(nodes: Nodes) -> No
                 return None if row is None else row.frontier
 
             await until(lambda: place() == "1", (ana,))
+            end.hold = lambda body: isinstance(read_word(body), EntriesPage)
+            team(ana).facts.append("s", "p", "lost on the way")
+            team(bob).facts.append("s", "p", "so that bob is heard of")
+            await until(lambda: len(ana.logged()) == 3, (ana,))
+            await ana.exchange._hold_all()
+            assert place() == "1", "it was sent, and bob has not said that it is stored"
             cut(end)
-            for number in range(2, 6):
+            for number in range(2, 5):
                 team(ana).facts.append("s", "p", number)
             nodes.clock.advance(20 * DAY_MS)
             sweep(ana.engine, Ttl(log_ms=1))
             assert ana.engine.store.write(lambda tx: tx.log_bounds())[0] == 2, "1 is confirmed"
             connect(ana, bob)
-            await until(lambda: len(bob.logged()) == 5, (bob,))
+            await until(lambda: len(bob.logged()) == 6, (bob,))
             nodes.clock.advance(40 * DAY_MS)
-            await until(lambda: place() == "5", (ana,))
+            await until(lambda: place() == "6", (ana,))
             cut_again = read(ana, lambda tx: tx.consumer_get("bus:bob"))
             assert cut_again is not None
             assert cut_again.retire_ms == BUS_PEER_RETIRE_MS

@@ -46,7 +46,7 @@ class Liar:
         self.link.other = self.link  # what the node says goes nowhere
         self.link.receive = lambda stream, body: None  # type: ignore[method-assign]
         node.exchange.link_up(self.link)
-        self.say(MeshesShared([MESH]))
+        self.say(MeshesShared([MESH], True))
 
     def say(self, word: MeshWord, stream: Stream = Stream.MESH) -> None:
         self.raw_frame(encode_word(word), stream)

@@ -41,6 +41,19 @@ def test_B6_a_daemon_takes_up_a_new_key_and_peers_that_know_it_go_on(homes: Home
     assert [one.text for one in heard if one] == ["by the old key", "by the new one"]
 
 
+def test_B4_what_another_process_writes_rings_the_exchange_of_the_daemon(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon's own store tells nobody of commits that are not its own."""
+    ana, _ = homes.pair()
+    host = homes.daemons["ana"].daemon.api.bus
+    assert host is not None
+    rung: list[int] = []
+    monkeypatch.setattr(host.exchange, "ring", lambda: rung.append(1))
+    ana.mesh("team", create=True).state.set("k", 1)
+    until(lambda: bool(rung))
+
+
 def test_B7_a_sealed_home_is_served_with_its_key_and_with_no_other(homes: Homes) -> None:
     key, other = homes.folder / "bus.key", homes.folder / "other.key"
     for path, content in ((key, b"k" * 32), (other, b"o" * 32)):

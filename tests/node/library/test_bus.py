@@ -213,10 +213,12 @@ def test_B6_U1_the_status_names_links_and_what_waits(pair: tuple[Node, Node]) ->
     assert 0 < bo.bus.ping("ana") < PATIENCE_MS
     (peer,) = ana.bus.peers()
     assert (peer.peer, peer.trust, peer.link) == ("bo", "trusted", "up")
+    assert peer.seen_at is not None, "it is seen now"
     standing = bo.bus.status()
     (other,) = standing.peers
     assert other.address == ana.bus.status().listening[0]
     assert other.rtt_ms is not None
+    assert other.rtt_ms == round(other.rtt_ms, 3), "whole microseconds"
     assert (standing.name, standing.listening, standing.discovery) == ("bo", [], "off")
     assert other.seen_at is not None
 

@@ -18,6 +18,9 @@ export function isSigned(key, text, signature) {
   return verify(null, text, made, signature)
 }
 
+export const signHello = (key, role, transcript) =>
+  sign(null, Buffer.concat([tag(`hello ${role}`), transcript]), key.secret)
+
 // --- parcels ----------------------------------------------------------------------------------------------------
 
 // [kind, key, incarnation, name] as bytes

@@ -67,6 +67,16 @@ const checks = {
       (value?.type === 'Buffer' ? Buffer.from(value.data).toString('hex') : value))
     same(plain, JSON.stringify(v.fields), 'the fields')
   },
+  'bus_hello.json'(v) {
+    const [client, server] = [v.client_seed, v.server_seed].map((seed) => new hf.Key(hex(seed)))
+    const said = hf.transcript(
+      { name: '', key: client.public, nonce: hex(v.client_nonce) },
+      { name: '', key: server.public, nonce: hex(v.server_nonce) }, hex(v.certificate))
+    same(said, v.transcript, 'the transcript')
+    same(bus.signHello(client, 'client', said), v.client_proof, 'the proof of the dialler')
+    same(bus.signHello(server, 'server', said), v.server_proof, 'the proof of the listener')
+    if (hf.isSignedBy(client.public, 'client', said, hex(v.client_proof))) throw new Error('it is good for HTTP')
+  },
   'bus_messages.json'(v) {
     const fields = v.fields.map((field, at) => ([1, 4, 6].includes(at) ? hex(field) : field))
     same(encode(fields), v.raw, v.name)

@@ -13,7 +13,16 @@ from nacl.signing import SigningKey
 
 from holdfast.rules.bus import capability
 from holdfast.rules.bus.capability import Capability, check_capability, issue, narrow
-from holdfast.rules.bus.scope import MESH_RIGHTS, check_scope, covers, mesh_scope, one_covers
+from holdfast.rules.bus.message import MessageKind
+from holdfast.rules.bus.scope import (
+    MESH_RIGHTS,
+    check_scope,
+    covers,
+    may_listen,
+    may_send,
+    mesh_scope,
+    one_covers,
+)
 from holdfast.rules.errors import BadInput, CapabilityRefused
 from holdfast.rules.limits import (
     BUS_CAPABILITY_BYTES_MAX,
@@ -279,3 +288,25 @@ def test_B6_a_right_in_a_mesh_covers_itself_alone() -> None:
 def test_B6_a_text_that_is_no_scope_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         check_scope(text)
+
+
+def test_B6_a_peer_with_some_scopes_sends_and_hears_within_them_alone() -> None:
+    scopes = ["service:resize", "topic:builds.>"]
+    may = [
+        (MessageKind.REQUEST, "resize"),
+        (MessageKind.PUBLISH, "builds.red"),
+        (MessageKind.SEND, "builds.red"),
+        (MessageKind.REPLY, ""),
+        (MessageKind.CANCEL, ""),
+    ]
+    may_not = [
+        (MessageKind.REQUEST, "builds.red"),
+        (MessageKind.REQUEST, "delete"),
+        (MessageKind.PUBLISH, "resize"),
+        (MessageKind.SEND, ""),
+        (MessageKind.SEND, "other"),
+    ]
+    assert all(may_send(scopes, kind, topic) for kind, topic in may)
+    assert not any(may_send(scopes, kind, topic) for kind, topic in may_not)
+    assert may_listen(scopes, "builds.*")
+    assert not may_listen(scopes, ">")

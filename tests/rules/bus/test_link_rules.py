@@ -23,7 +23,7 @@ from holdfast.rules.errors import (
     PeerUnreachable,
     TooMany,
 )
-from holdfast.rules.limits import BACKOFF_MS_MAX, REFUSALS_BRIEF_MAX
+from holdfast.rules.limits import BACKOFF_MS_MAX, BUS_BACK_MS, REFUSALS_BRIEF_MAX
 
 LOW, HIGH = b"a", b"b"
 
@@ -126,3 +126,17 @@ def test_B6_a_failed_dial_is_tried_again_and_a_refused_one_rarely(
 
 def test_B6_nobody_dials_for_a_bus_that_is_closed() -> None:
     assert after_dial_error(BusClosed("over"), 0, 0.5).delay_ms is None
+
+
+def test_B6_who_said_goodbye_a_moment_ago_is_dialled_soon_however_often_it_failed() -> None:
+    away = PeerUnreachable("away")
+    for attempts in (0, 5, 40):
+        plan = after_dial_error(away, attempts, 0.999, is_back_soon=True)
+        assert plan.state is DialState.WAITING
+        assert plan.delay_ms is not None
+        assert plan.delay_ms < BUS_BACK_MS
+    usual = after_dial_error(away, 40, 0.999).delay_ms
+    assert usual is not None
+    assert usual > 10 * BUS_BACK_MS
+    refused = after_dial_error(NotTrusted("no"), 40, 0.5, is_back_soon=True)
+    assert refused.state is DialState.REFUSED, "a goodbye lets nobody knock at a shut door"

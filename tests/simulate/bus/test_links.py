@@ -13,7 +13,7 @@ from holdfast.bus.link import PeerLink
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.errors import AnotherConnection, PeerUnreachable, TooSlow
 from holdfast.rules.keys import public_key
-from holdfast.rules.limits import BUS_PONG_MS_MAX
+from holdfast.rules.limits import BUS_BACK_MS, BUS_BACK_MS_MAX, BUS_PONG_MS_MAX
 from holdfast.simulate.bus.net import BusNetwork, MachineNet
 from holdfast.simulate.bus.stream_end import StreamEnd
 from holdfast.simulate.world.loop import SimulatedLoop
@@ -33,7 +33,8 @@ class Opened:
     def opened(self, dialler: StreamEnd, listener: StreamEnd) -> None:
         self.by.append(dialler.net.machine)
 
-    def arrived(self, source: StreamEnd, data: bytes) -> None: ...
+    def written(self, source: StreamEnd, data: bytes) -> None: ...
+    def ended(self, source: StreamEnd) -> None: ...
 
 
 class PeersApart:
@@ -265,6 +266,36 @@ def test_B6_what_was_sent_before_a_goodbye_arrives_and_nothing_after_it() -> Non
     with pytest.raises(PeerUnreachable):
         link.send(FrameKind.PARCEL, Stream.NOW, b"late")
     assert not apart.network.ends
+    apart.close()
+
+
+@pytest.mark.parametrize("away_ms", [2_000, 25_000])
+def test_B6_a_peer_that_said_goodbye_is_linked_soon_after_it_is_back(away_ms: int) -> None:
+    for seed in seeds(5):
+        apart = PeersApart(seed)
+        apart.dial_at("ana", 0)
+        apart.pass_ms(10_000)
+        leaving = apart.loops["bo"].create_task(apart.peers["bo"].links.close())
+        apart.pass_ms(away_ms)
+        assert leaving.done()
+        apart.lose_power("bo")
+        apart.start("bo")  # it dials nobody
+        apart.pass_ms(BUS_BACK_MS + 500)
+        assert apart.peers["bo"].links.all(), f"seed {seed}: ana waits as if bo were lost"
+        apart.close()
+
+
+def test_B6_the_usual_waits_begin_when_a_peer_that_said_goodbye_stays_away() -> None:
+    apart = PeersApart(3)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(10_000)
+    apart.loops["bo"].create_task(apart.peers["bo"].links.close())
+    apart.pass_ms(BUS_BACK_MS_MAX)
+    soon = apart.peers["ana"].links.dials()[0].attempts
+    apart.pass_ms(BUS_BACK_MS_MAX)
+    later = apart.peers["ana"].links.dials()[0].attempts - soon
+    assert soon > 30
+    assert 3 < later < 15, "they begin with short ones"
     apart.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from itertools import chain
 
 import pytest
 
@@ -241,21 +240,25 @@ def test_R1_the_same_seed_gives_the_same_pieces_at_the_same_times() -> None:
     assert len(set(stories)) == 4
 
 
-def test_R1_a_tap_sees_what_arrives() -> None:
+def test_R1_a_tap_sees_what_is_written_and_where_it_ends() -> None:
     class Tap:
-        seen: list[tuple[str, bytes]]
+        def __init__(self) -> None:
+            self.seen: list[tuple[str, bytes]] = []
+            self.over: list[str] = []
 
-        def opened(self, dialler: StreamEnd, listener: StreamEnd) -> None:
-            self.seen = []
+        def opened(self, dialler: StreamEnd, listener: StreamEnd) -> None: ...
 
-        def arrived(self, source: StreamEnd, data: bytes) -> None:
+        def written(self, source: StreamEnd, data: bytes) -> None:
             self.seen.append((source.net.machine, data))
+
+        def ended(self, source: StreamEnd) -> None:
+            self.over.append(source.net.machine)
 
     two = Two()
     tap = Tap()
     two.network.taps.append(tap)
-    tap.seen = []
     two.send()
+    two.act("bob", lambda: two.ends[1].close())
     two.pass_ms(1_000)
-    assert {who for who, _ in tap.seen} == {"ana"}
-    assert bytes(chain.from_iterable(data for _, data in tap.seen)) == GOODS
+    assert tap.seen == [("ana", GOODS)]
+    assert sorted(tap.over) == ["ana", "bob"]

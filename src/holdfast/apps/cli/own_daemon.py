@@ -35,11 +35,17 @@ def ask(home: Path, method: str, path: str) -> bytes:
 
 def bus_peers(home: Path) -> dict[str, dict[str, Any]]:
     """How the bus of the daemon stands with each peer, by name; nothing without such a daemon."""
+    found = bus_standing(home)
+    return {} if found is None else {peer.pop("peer"): peer for peer in found["peers"]}
+
+
+def bus_standing(home: Path) -> dict[str, Any] | None:
+    """How the bus of the daemon stands; None if there is no daemon, or it holds no bus."""
     try:
-        found = json.loads(ask(home, "GET", "/v1/bus/status"))
+        found: dict[str, Any] = json.loads(ask(home, "GET", "/v1/bus/status"))
     except (NoDaemon, StoreClosed, BusClosed):
-        return {}
-    return {peer.pop("peer"): peer for peer in found["peers"]}
+        return None
+    return found
 
 
 def bus_address(home: Path) -> str:

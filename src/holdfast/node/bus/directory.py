@@ -99,6 +99,14 @@ class TrustDirectory:
                 found[peer_of(lane)] = found.get(peer_of(lane), 0) + count
         return found
 
+    def now_ms(self) -> int:
+        return self._engine.ctx.now_ms()
+
+    def seen_at(self, key: PeerKey) -> int | None:
+        """When the owner of a key was reached last."""
+        row = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
+        return None if row is None else row.seen_at
+
     def standings(self) -> list[PeerStanding]:
         """The zones as people see them, without their links."""
         now = self._engine.ctx.now_ms()

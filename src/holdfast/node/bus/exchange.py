@@ -32,11 +32,11 @@ from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.node.bus.mesh_link import MeshLink
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import Stream
-from holdfast.protocol.bus_mesh import MeshesShared
+from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.bus.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_HOLD_MS, SECOND_MS
+from holdfast.rules.limits import BUS_PEER_HOLD_MS, SECOND_MS
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
@@ -88,7 +88,7 @@ class MeshExchange:
     ) -> None:
         """`key` is the one of this node's bus."""
         self._context = MeshContext(
-            engine, key, grants or TrustGrants(), run, jitter, self._carry_out
+            engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare
         )
         self._links: dict[str, MeshLink] = {}
         self._labels = count(1)
@@ -206,8 +206,7 @@ class MeshExchange:
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         link.relays = await context.run(partial(_relays, *who, ours))
         if ours != link.ours or not link.introduced:
-            link.ours, link.introduced = ours, True
-            link.say(MeshesShared(ours))
+            link.introduce(ours)
             link.relink()
             self._hold_soon()
 
@@ -266,6 +265,10 @@ class MeshExchange:
                     link.push(effect.stream, effect.ranges)
         self._set_alarm()
 
+    def _compare(self, name: StreamName) -> None:
+        for link in self._links.values():
+            link.compare(name)
+
     def _set_alarm(self) -> None:
         due = self._context.spread.next_at()
         if self._alarm is not None:
@@ -280,10 +283,12 @@ class MeshExchange:
         self._carry_out(self._context.spread.tick(self._context.now()))
 
     def _hold_soon(self) -> None:
-        """The places of peers in the log are moved a while after they were heard of."""
+        """A while after a peer was heard of, its place in the log is moved, and it is told what
+        came from it is stored.
+        """
         if self._holding is None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._holding = loop.call_later(BUS_HOLD_MS / SECOND_MS, self._hold)
+            self._holding = loop.call_later(BUS_PEER_HOLD_MS / SECOND_MS, self._hold)
 
     def _hold(self) -> None:
         self._holding = None
@@ -294,8 +299,9 @@ class MeshExchange:
         for link in list(self._links.values()):
             if not link.shared:
                 continue
-            known = context.spread.known_of(link.label)
-            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, known)
+            link.confirm()
+            has = dict(link.confirmed)
+            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, has)
             try:
                 await context.run(work)
             except HoldfastError as error:

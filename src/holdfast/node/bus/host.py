@@ -67,6 +67,7 @@ class BusHost:
         self._lock: DaemonLock | None = None
         self._discovery: MdnsDiscovery | None = None
         self._turn = asyncio.Lock()
+        self._log_head = 0
 
     @classmethod
     async def bind(
@@ -148,6 +149,12 @@ class BusHost:
                 clock=self._engine.ctx,
             )
         )
+
+    def log_at(self, head: int) -> None:
+        """The log ends here now. Another process may have written what peers wait for."""
+        if head != self._log_head:
+            self._log_head = head
+            self.exchange.ring()
 
     async def _meshes_changed(self) -> None:
         await self.exchange.refresh()

@@ -19,6 +19,7 @@ from holdfast.bus.subscription import BusSubscription
 from holdfast.node.bus.api import Handler
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.member_peers import GUEST
 from holdfast.node.bus.members import JoinedOverBus, MeshMembers
 from holdfast.node.bus.standing import BusStanding, PeerStanding
 from holdfast.rules.errors import HandlerRefused
@@ -65,6 +66,10 @@ class LocalBus:
             id=None if id is None else parse_id(id),
             wait_ms=wait_ms,
         )
+
+    async def settle(self) -> None:
+        """Returns when what programs have finished with is on the disk."""
+        await self.bus.settle()
 
     async def publish(
         self, topic: str, body: bytes | str, *, content_type: str, priority: str, id: str | None
@@ -121,13 +126,16 @@ class LocalBus:
         found, heard = self.bus.status(), self._discovered()
         linked = {peer.name: peer for peer in found.peers}
         waiting = await asyncio.to_thread(self._directory.waiting)
+        now = self._directory.now_ms()
         peers = [
-            _standing(row, linked.pop(row.peer, None), waiting.get(row.peer, 0))
+            _standing(row, linked.pop(row.peer, None), waiting.get(row.peer, 0), now)
             for row in self._directory.standings()
         ]
         for name in sorted(linked):
-            row = PeerStanding(peer=name, trust="member")
-            peers.append(_standing(row, linked[name], waiting.get(name, 0)))
+            if name.startswith(GUEST) and linked[name].state != "connected":
+                continue  # it was one for its join alone
+            row = self._known_otherwise(name)
+            peers.append(_standing(row, linked[name], waiting.get(name, 0), now))
         return BusStanding(
             name=found.name,
             card=self.bus.card,
@@ -143,6 +151,15 @@ class LocalBus:
 
     async def close(self) -> None:
         await self._close()
+
+    def _known_otherwise(self, name: str) -> PeerStanding:
+        """A peer that is no zone, without its link."""
+        key = self.members.peers.key_of(name)
+        return PeerStanding(
+            peer=name,
+            trust="member",
+            seen_at=None if key is None else self._directory.seen_at(key),
+        )
 
 
 async def _nobody() -> None: ...
@@ -172,13 +189,18 @@ def answered_by(
     return answer
 
 
-def _standing(row: PeerStanding, peer: PeerStatus | None, waiting: int) -> PeerStanding:
+def _standing(
+    row: PeerStanding, peer: PeerStatus | None, waiting: int, now_ms: int
+) -> PeerStanding:
     fields = {name: getattr(row, name) for name in ("peer", "trust", "address", "seen_at")}
     if peer is None:
         return PeerStanding(**fields, waiting=waiting)
+    is_up = peer.state == "connected"
+    if is_up:
+        fields["seen_at"] = now_ms
     return PeerStanding(
         **{**fields, "address": peer.address or row.address},
-        link="up" if peer.state == "connected" else "down",
+        link="up" if is_up else "down",
         rtt_ms=peer.rtt_ms,
         waiting=waiting,
         sent=peer.sent,

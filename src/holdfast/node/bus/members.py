@@ -336,20 +336,13 @@ class MeshMembers:
             await self._running_bus().refresh_peers()
 
     def _changed(self, members: MemberList, heard_from: bytes | None) -> None:
-        """All who are linked and belong hear of a new list; who does not belong loses its link."""
+        """All who are linked and belong hear of a new list. The links to others end with the next
+        `refresh_peers` of the bus.
+        """
         self._told[members.mesh] = members.serial
         for link in list(self._links.values()):
-            if link.peer == heard_from:
-                continue
-            if members.of_key(link.peer) is not None:
+            if link.peer != heard_from and members.of_key(link.peer) is not None:
                 self._spawn(self._tell(link, members))
-            elif members.was_removed(link.peer) and self._is_nobody(link.peer):
-                link.close("not_a_member", f"you are no member of {members.mesh!r} any more")
-
-    def _is_nobody(self, key: bytes) -> bool:
-        """Whether neither a mesh nor the trust of this node knows a key."""
-        zone = self._engine.read("bus.peer", lambda tx: tx.zone_of_key(key))
-        return zone is None and self.peers.of_key(key) is None
 
     async def _tell(self, link: Link, members: MemberList) -> None:
         told = ListTold(members.mesh, members.raw)

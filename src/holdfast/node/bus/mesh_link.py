@@ -48,7 +48,17 @@ from holdfast.protocol.bus_mesh import (
     seqs_of,
 )
 from holdfast.rules.backoff import backoff_ms
-from holdfast.rules.bus.coverage import StreamName, StreamNumbers, read_ranges, read_told, told
+from holdfast.rules.bus.coverage import (
+    NOTHING,
+    StreamName,
+    StreamNumbers,
+    cover,
+    cover_all,
+    ranges_of,
+    read_ranges,
+    read_told,
+    told,
+)
 from holdfast.rules.errors import (
     BadAnswer,
     EntryDamaged,
@@ -59,7 +69,7 @@ from holdfast.rules.errors import (
     PeerUnreachable,
     UnknownMesh,
 )
-from holdfast.rules.frontier import Range
+from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_OWED_RANGES_MAX,
     BUS_WORD_RANGES_MAX,
@@ -103,7 +113,16 @@ class MeshLink:
         self.refused = False
         """The peer broke the rules: nothing more is taken from it on this link."""
         self.figures = MeshLinkFigures()
+        self._heard = False
+        """Whether the peer told which meshes it shares."""
         self._given, self._learned = StreamNumbers(), StreamNumbers()
+        self._heard_of: dict[StreamName, StreamTold] = {}
+        """What the peer told last of each stream."""
+        self.confirmed: dict[StreamName, Frontier] = {}
+        """What the peer has stored, by its own word or because it sent it. What was sent to it is
+        not among that before it says so."""
+        self._unconfirmed: dict[StreamName, None] = {}
+        """Streams of which something came that we have not told the peer we have."""
         self._bases: dict[StreamName, int] = {}
         self._keys: dict[StreamName, bytes] = {}
         self._words: deque[MeshWord] = deque()
@@ -134,6 +153,11 @@ class MeshLink:
     def say(self, word: MeshWord) -> None:
         self._words.append(word)
         self._to_send.set()
+
+    def introduce(self, meshes: list[str]) -> None:
+        """Tells the peer which meshes are shared with it."""
+        self.ours, self.introduced = meshes, True
+        self.say(MeshesShared(meshes, self._heard))
 
     def tell(self, streams: tuple[StreamName, ...]) -> None:
         """Tells what we have of these streams when their turn comes: as it is then."""
@@ -193,8 +217,7 @@ class MeshLink:
             case ObjectPiece():
                 self._pull.came(word)
             case MeshesShared():
-                self.theirs = word.meshes
-                self.relink()
+                self._hear_meshes(word)
             case StreamsTold():
                 for one in word.streams:
                     self._hear_of(self._learn(one.number, one.named), one)
@@ -210,11 +233,19 @@ class MeshLink:
                 self._comparison.answered(word)
         return True
 
+    def _hear_meshes(self, word: MeshesShared) -> None:
+        self._heard, self.theirs = True, word.meshes
+        if self.introduced and not word.heard:
+            self.introduce(self.ours)
+        self.relink()
+
     def relink(self) -> None:
         """What is shared has changed: both sides tell each other all streams of it again."""
         spread = self._context.spread
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
+        self._heard_of.clear()
+        self.confirmed.clear()
         if self.shared:
             self._context.carry_out(spread.link_up(self.label, self.peer, self.shared))
 
@@ -252,8 +283,28 @@ class MeshLink:
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
-        if context.key < self.link.peer:
+        self._heard_of[name] = one
+        self._confirm(name, covered)
+        self.compare(name)
+
+    def _confirm(self, name: StreamName, covered: Frontier) -> None:
+        before = self.confirmed.get(name, NOTHING)
+        self.confirmed[name] = cover_all(before, ranges_of(covered))
+
+    def compare(self, name: StreamName) -> None:
+        """Looks whether the peer has something else than we under the same numbers. The one with
+        the lower key does, whenever something about the stream has changed at either side.
+        """
+        one = self._heard_of.get(name)
+        if one is not None and self._context.key < self.link.peer:
+            covered = read_told(one.prefix, one.ranges)
             self._comparison.look(name, one.number, covered, one.digest, one.floor)
+
+    def confirm(self) -> None:
+        """Tells the peer that what it sent is stored."""
+        if self._unconfirmed:
+            self.tell(tuple(self._unconfirmed))
+            self._unconfirmed.clear()
 
     def _refuse(self, error: HoldfastError) -> None:
         """The peer broke the rules: nothing more is taken from it on this link."""
@@ -402,6 +453,8 @@ class MeshLink:
         self.figures.entries_new += received.new
         self.figures.entries_known += received.known
         self.figures.entries_refused += received.refused
+        self._unconfirmed[name] = None
+        self._confirm(name, cover(NOTHING, page.start, page.end))
         context.takes(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:

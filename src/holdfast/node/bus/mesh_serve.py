@@ -115,10 +115,10 @@ def consumer_of(peer: str) -> str:
 
 
 def hold_for(
-    engine: NodeEngine, peer: MeshPeer, meshes: Sequence[str], known: Mapping[StreamName, Frontier]
+    engine: NodeEngine, peer: MeshPeer, meshes: Sequence[str], stored: Mapping[StreamName, Frontier]
 ) -> None:
-    """Moves the place of a peer in the log to before the first entry that it lacks, and notes that
-    it was heard of.
+    """Moves the place of a peer in the log to before the first entry that it has not stored, and
+    notes that it was heard of.
     """
     now = engine.ctx.now_ms()
 
@@ -127,7 +127,9 @@ def hold_for(
             found
             for mesh in meshes
             for row in tx.stream_list(mesh)
-            if (lacks := lacking(known.get(row.name, NOTHING), row.covered, row.floor)[:_LACKS_MAX])
+            if (
+                lacks := lacking(stored.get(row.name, NOTHING), row.covered, row.floor)[:_LACKS_MAX]
+            )
             and (found := tx.stream_lowest(row.number, lacks)) is not None
         ]
         first, last = tx.log_bounds()

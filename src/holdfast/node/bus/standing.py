@@ -17,6 +17,7 @@ class PeerStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is linked; else where it was reached last."""
     rtt_ms: float | None = None
     seen_at: int | None = None
+    """When it was reached last: now, while it is linked."""
     waiting: int = 0
     """Messages that wait for it here."""
     sent: int = 0

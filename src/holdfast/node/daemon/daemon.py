@@ -216,7 +216,7 @@ class Daemon(Service):
         )
         await sync_manager.start()
         ending.push_async_callback(sync_manager.stop)
-        api.log_watch.on_look = sync_manager.ring
+        api.log_watch.on_look.append(sync_manager.ring)
 
     async def _start_bus(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         if not self._settings.bus.enabled:
@@ -230,6 +230,7 @@ class Daemon(Service):
         )
         ending.push_async_callback(host.close)
         host.on_link(lambda document: self._news(api.log_watch, "peer", document))
+        api.log_watch.on_look.append(lambda: host.log_at(api.log_watch.head))
 
     def _start_waking(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         api.engine.store.on_commit(api.log_watch.ring)

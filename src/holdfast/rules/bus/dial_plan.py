@@ -23,7 +23,7 @@ from holdfast.rules.errors import (
     NotTrusted,
     TooMany,
 )
-from holdfast.rules.limits import REFUSALS_BRIEF_MAX
+from holdfast.rules.limits import BACKOFF_MS_MIN, BUS_BACK_MS, REFUSALS_BRIEF_MAX
 
 
 class DialState(StrEnum):
@@ -39,9 +39,12 @@ DialPlan = RetryPlan[DialState]
 _REFUSALS: Final = (NotTrusted, NotAllowed, BadAnswer, BadInput)
 
 
-def after_dial_error(error: Exception, attempts: int, jitter: float) -> DialPlan:
+def after_dial_error(
+    error: Exception, attempts: int, jitter: float, *, is_back_soon: bool = False
+) -> DialPlan:
     """What to do after a dial failed or a link ended. `attempts` counts the failures in a row
-    before this one.
+    before this one. `is_back_soon`: the peer said goodbye a moment ago, as one does that is
+    restarted, and nobody has to wait until it is missed.
     """
     if isinstance(error, BusClosed):
         return DialPlan(DialState.STOPPED, None)
@@ -51,4 +54,6 @@ def after_dial_error(error: Exception, attempts: int, jitter: float) -> DialPlan
     if isinstance(error, _REFUSALS) and not isinstance(error, AnotherConnection):
         brief = attempts < REFUSALS_BRIEF_MAX
         return DialPlan(DialState.REFUSED, wait if brief else longest_ms(jitter))
+    if is_back_soon:
+        wait = BACKOFF_MS_MIN + int(jitter * (BUS_BACK_MS - BACKOFF_MS_MIN))
     return DialPlan(DialState.WAITING, wait)

@@ -87,9 +87,6 @@ class MemberList(
     def of_name(self, name: str) -> ListedMember | None:
         return next((member for member in self.members if member.name == name), None)
 
-    def was_removed(self, key: bytes) -> bool:
-        return any(removed.key == key for removed in self.removed)
-
     def has_removed(self, capability: Capability) -> bool:
         """Whether a key that the right passed through was removed after it had got it."""
         gone = {removed.key: removed.removed_at for removed in self.removed}

@@ -12,8 +12,8 @@ connection ends. It may end at any byte. What a network does wrong:
 * a host that **changes** leaves connections behind that lead nowhere;
 * a reader that does not read fills the pipe, and its sender is told to pause.
 
-`taps` see every chunk as it arrives: that is how the world checks, and its attacker records, what
-honest peers say.
+`taps` see what is written to a stream, whether it arrives or not: that is how the world checks, and
+its attacker records, what honest peers say.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class StreamTap(Protocol):
     """Sees what travels."""
 
     def opened(self, dialler: StreamEnd, listener: StreamEnd) -> None: ...
-    def arrived(self, source: StreamEnd, data: bytes) -> None: ...
+    def written(self, source: StreamEnd, data: bytes) -> None: ...
+    def ended(self, source: StreamEnd) -> None: ...
 
 
 class BusNetwork:

@@ -91,6 +91,8 @@ class StreamEnd(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self.is_closing() or self.net.over or self.net.loop.over:
             return
+        for tap in self.network.taps:
+            tap.written(self, bytes(data))
         self._unsent += data
         self._pump()
         if len(self._unsent) > self._high and not self._told_to_pause:
@@ -184,9 +186,6 @@ class StreamEnd(asyncio.Transport):
             if piece is not FIN:
                 self._end_soon(ConnectionResetError("the peer has closed the connection"))
             return
-        if piece is not FIN:
-            for tap in self.network.taps:
-                tap.arrived(self, piece)
         far._received.append(piece)
         far._wake()
 
@@ -291,6 +290,8 @@ class StreamEnd(asyncio.Transport):
             self.net.loop.call_soon(self.protocol.connection_lost, error)
 
     def _forget(self) -> None:
+        for tap in self.network.taps:
+            tap.ended(self)
         if not self.far.open or self.far.net.over:
             self.network.ends.pop(self.number, None)
             self.network.ends.pop(self.far.number, None)

@@ -16,11 +16,12 @@ There are no sockets and no threads here. What a task raises and nobody looks at
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context
-from math import ceil
+from math import floor
 from typing import Any, Final, TypeVarTuple, Unpack
 
 from holdfast.simulate.world.seeds import PromiseBroken
@@ -30,8 +31,6 @@ TURNS_AT_ONE_TICK_MAX: Final = 20_000
 """A loop that turns more often than this while no time passes is spinning."""
 THREAD_MS_MAX: Final = 4
 """A function that is handed to a thread starts within this time."""
-_EARLY: Final = 1e-6
-"""A part of a tick by which a timer may be early, as with any real loop."""
 
 
 Given = TypeVarTuple("Given")
@@ -72,7 +71,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- time -----------------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self._began + self._world.ticks / 1000
+        return self._time_at(self._world.ticks)
+
+    def _time_at(self, tick: int) -> float:
+        return self._began + tick / 1000
 
     def call_at(
         self,
@@ -82,7 +84,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        tick = ceil((when - self._began) * 1000 - _EARLY)
+        tick = floor((when - self._began) * 1000)
+        # When it rings, `time()` is not before its time: else code that looks would spin.
+        while self._time_at(tick) < when:
+            tick += 1
         delay = max(0, tick - self._world.ticks)
         self._world.at(delay, self._ring, timer, name=f"timer of {self.name}")
         return timer
@@ -230,13 +235,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         Whatever its `finally` blocks try reaches nothing: its disk and its network are gone.
         """
         self.stop_dead()
-        for task in list(self.tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coro = task.get_coro()
-            if coro is not None:
-                with suppress(BaseException):
-                    coro.close()
-        self.tasks.clear()
+        with warnings.catch_warnings():
+            # Some of it was to be awaited and never will be.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            while self.tasks:
+                task, _ = self.tasks.popitem()
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coro = task.get_coro()
+                if coro is not None:
+                    with suppress(BaseException):
+                        coro.close()
+                del task, coro
         self.close()
 
     def __del__(self) -> None:

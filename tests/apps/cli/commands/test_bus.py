@@ -98,6 +98,10 @@ def test_U2_B6_peers_and_the_bus_are_shown_with_their_links(
     status = cli("bus", "status", "--json", *of(homes, "ana")).json
     assert (status["name"], status["pid"]) == ("ana", os.getpid())
     assert "bo" in cli("bus", "status", *of(homes, "ana")).out
+    assert (
+        f"bus        {status['listening'][0]}; linked with bo\n"
+        in cli("status", *of(homes, "ana")).out
+    )
     card = cli("peer", "card", "--bus", *of(homes, "ana")).out.strip()
     assert card.endswith(f"@{status['listening'][0]}")
     node.bus.close()

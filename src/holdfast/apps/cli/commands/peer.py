@@ -213,7 +213,14 @@ def _everybody(
         state = _zone(node, zone)
         row.update(trust=state["trust"], address=next(iter(state["addresses"]), None))
         row["last_seen_at"] = max(state["seen_at"] or 0, row["last_seen_at"] or 0) or None
+    for slug in [one.mesh for one in node.bus.sharing.shared() if one.mesh in slugs]:
+        for member in node.bus.sharing.members(slug):
+            if member.name != trust.name:
+                row = rows.setdefault(member.name, _peer(member.name))
+                row["trust"] = "member" if row["trust"] == "-" else row["trust"]
     for name, standing in linked.items():
+        if zones:
+            rows.setdefault(name, _peer(name))
         if name in rows:
             seen = max(standing.pop("seen_at") or 0, rows[name]["last_seen_at"] or 0) or None
             rows[name].update({**standing, "last_seen_at": seen})

@@ -31,6 +31,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 
 from holdfast.rules.bus.acceptance import judge_arrivals, known_until
+from holdfast.rules.bus.inbox_share import InboxShare
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -45,9 +46,10 @@ from holdfast.rules.bus.replay import Window, is_above, leap_past
 from holdfast.rules.bus.sealing import BodySeal, SealSecret
 from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES, SEQUENCE_MAX
 from holdfast.rules.destinations import rank
-from holdfast.rules.errors import BadSequence, BusInboxFull, StoreBusy
+from holdfast.rules.errors import BadSequence, StoreBusy
 from holdfast.rules.limits import (
     BUS_BLOCK,
+    BUS_INBOX_BYTES_MAX,
     BUS_INBOX_MAX,
     BUS_NONCES_KEPT,
     BUS_SET_BACK_SKIP,
@@ -68,6 +70,7 @@ from holdfast.storage.sqlite.bus.mark import (
 from holdfast.storage.sqlite.bus.nonce_ring import NonceRing
 from holdfast.storage.sqlite.bus.resealing import unlock
 from holdfast.storage.sqlite.bus.rows import ArrivedRow, WaitingRow
+from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.store import SqliteReader, SqliteStore, SqliteTransaction
 
 T = TypeVar("T")
@@ -126,6 +129,7 @@ class SqliteMeshStore:
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
         file_number: Callable[[Path], int] = file_number,
     ) -> None:
         self._store, self._mark_path = store, mark
@@ -133,8 +137,7 @@ class SqliteMeshStore:
         self._writes, self._in_thread = write, in_thread
         self.now_ms, self.random = now_ms, random
         self._ring = NonceRing(nonces_kept)
-        self._inbox_max = inbox_max
-        self._inbox_count = 0
+        self._inbox = InboxShare(inbox_max, inbox_bytes_max)
         """Rows of the inbox, and of batches that are under way."""
         self._inbox_last = 0
         self._incarnation = b""
@@ -158,6 +161,7 @@ class SqliteMeshStore:
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> SqliteMeshStore:
         """A store in a file of its own, for a bus without a node. `bus.mark` and a lock lie beside
         it. Raises WrongKey if its bodies are sealed and the secret is not theirs, StoreBusy if
@@ -166,7 +170,7 @@ class SqliteMeshStore:
         path = Path(path)
         lock = await asyncio.to_thread(_lock, path)
         try:
-            store = await asyncio.to_thread(SqliteStore, path)
+            store = await asyncio.to_thread(open_alone, path)
             mesh_store = cls(
                 store,
                 path.with_name(f"{path.name}.mark"),
@@ -175,6 +179,7 @@ class SqliteMeshStore:
                 random=random,
                 nonces_kept=nonces_kept,
                 inbox_max=inbox_max,
+                inbox_bytes_max=inbox_bytes_max,
             )
             mesh_store._lock_fd = lock
             try:
@@ -223,7 +228,8 @@ class SqliteMeshStore:
             tx.bus_note(name, value)
         self._ring.read(tx.connection)
         self._incarnation = incarnation
-        self._inbox_count, self._inbox_last = tx.bus_inbox_count(), tx.bus_inbox_last()
+        self._inbox.fill(tx.bus_inbox_shares())
+        self._inbox_last = tx.bus_inbox_last()
         return msgspec.structs.replace(found, reserved=reserved, generation=generation, epoch=epoch)
 
     def _tell(self, doubt: str) -> None:
@@ -281,21 +287,15 @@ class SqliteMeshStore:
         window: bool = False,
         name: str = "",
     ) -> list[ArrivalVerdict]:
-        room = sum(arrival.keep for arrival in arrivals)
-        if self._inbox_count + room > self._inbox_max:
-            raise BusInboxFull(
-                f"{self._inbox_count} messages wait for handlers, and {room} more came; "
-                f"there is room for {self._inbox_max}"
-            )
-        self._inbox_count += room
-        kept = 0
+        room = [len(arrival.message.body) for arrival in arrivals if arrival.keep]
+        self._inbox.take(peer, len(room), sum(room))
+        kept: list[int] = []
         try:
-            accepted = await self.write_rows(
+            accepted, kept = await self.write_rows(
                 lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex())
             )
-            kept = len(accepted.kept)
         finally:
-            self._inbox_count -= room - kept
+            self._inbox.give_back(peer, len(room) - len(kept), sum(room) - sum(kept))
         return accepted
 
     def _take_in(
@@ -305,7 +305,8 @@ class SqliteMeshStore:
         arrivals: Sequence[SignedArrival],
         window: bool,
         name: str,
-    ) -> AcceptedArrivals:
+    ) -> tuple[AcceptedArrivals, list[int]]:
+        """The verdicts, and the bytes of each body that is in the inbox now."""
         now = self.now_ms()
         self._ring.follow(tx.connection)
         before = tx.bus_window(peer) or Window()
@@ -320,20 +321,19 @@ class SqliteMeshStore:
             tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
         kept = [one.message for one in new if one.keep]
         if not kept:
-            return AcceptedArrivals(judged.verdicts, [])
+            return AcceptedArrivals(judged.verdicts, []), []
         first = max(self._inbox_last, tx.bus_inbox_last()) + 1
         self._inbox_last = first + len(kept) - 1
         seal, key = self.seal.seal, self.seal.current
+        bodies = [seal(INBOX, at, one.body) for at, one in enumerate(kept, first)]
         tx.bus_inbox_add(
             [
-                (at, peer, now, key, _head(one), seal(INBOX, at, one.body))
-                for at, one in enumerate(kept, first)
+                (at, peer, now, key, _head(one), body)
+                for at, (one, body) in enumerate(zip(kept, bodies, strict=True), first)
             ]
         )
-        return AcceptedArrivals(
-            judged.verdicts,
-            [InboxMessage(at, peer, one, now) for at, one in enumerate(kept, first)],
-        )
+        rows = [InboxMessage(at, peer, one, now) for at, one in enumerate(kept, first)]
+        return AcceptedArrivals(judged.verdicts, rows), [len(body) for body in bodies]
 
     # --- the inbox ---------------------------------------------------------------------------
 
@@ -346,7 +346,8 @@ class SqliteMeshStore:
 
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         if numbers:
-            self._inbox_count -= await self.write_rows(lambda tx: tx.bus_inbox_drop(numbers))
+            for sender, count, size in await self.write_rows(lambda tx: tx.bus_inbox_drop(numbers)):
+                self._inbox.give_back(sender, count, size)
 
     # --- our own numbers ---------------------------------------------------------------------
 
@@ -521,6 +522,17 @@ class SqliteMeshStore:
 def _head(message: BusMessage) -> bytes:
     """The message without its body, which lies in a column of its own."""
     return _encode(msgspec.structs.replace(message, body=b"") if message.body else message)
+
+
+def open_alone(path: Path, vfs: str | None = None) -> SqliteStore:
+    """The database of a bus without a node, which no other process has open. A log that a bad end
+    left behind is written again first, as for a home: after a failed sync nobody knows what of it
+    the disk has.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    if path.exists() and wal.exists() and wal.stat().st_size:
+        rewrite_wal(path, wal, vfs=vfs)
+    return SqliteStore(path, vfs=vfs)
 
 
 def _lock(path: Path) -> int:
