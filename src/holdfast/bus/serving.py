@@ -161,9 +161,11 @@ class RequestServing:
         service.running += 1
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
-        task = self._context.spawn(self._handle(service, received, message), "serve")
-        self._running[request] = task
-        task.add_done_callback(lambda _: self._ended(service, request))
+        self._running[request] = self._context.spawn(
+            self._handle(service, received, message),
+            "serve",
+            then=lambda: self._ended(service, request),
+        )
 
     def _ended(self, service: _Service, request: RequestKey) -> None:
         service.running -= 1
@@ -240,7 +242,7 @@ class RequestServing:
             log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        self._lane_of(asker).put(row, item, at_once=True)
+        self._lane_of(asker).put(row, item, at_once=len(self._running) == 1)
 
     def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets

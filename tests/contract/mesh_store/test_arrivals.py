@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.bus.mesh_store import ArrivalVerdict, MeshStore, SignedArrival
+from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
+    ArrivalVerdict,
+    MeshStore,
+    SignedArrival,
+)
 from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.errors import BadSequence, BusInboxFull
 from holdfast.rules.limits import BUS_WINDOW
@@ -75,6 +80,15 @@ async def test_B4_new_messages_are_in_the_inbox_and_the_mark_is_past_them(store:
     assert [row.sender for row in rows] == [ANA] * 3
     assert [row.received_at for row in rows] == [NOW] * 3
     assert [row.number for row in rows] == sorted({row.number for row in rows})
+
+
+async def test_B4_a_store_tells_which_rows_of_the_inbox_a_batch_has_got(store: MeshStore) -> None:
+    await store.accept(BEN, [signed_arrival(1)])
+    batch = [signed_arrival(2), signed_arrival(3, keep=False), signed_arrival(4, nonce=2)]
+    accepted = await store.accept(ANA, [*batch, signed_arrival(5)])
+    assert isinstance(accepted, AcceptedArrivals)
+    assert accepted == [NEW, NEW, REPLAY, NEW]
+    assert accepted.kept == (await store.pending_inbox(0, 10))[1:]
 
 
 async def test_B1_a_replay_changes_nothing(store: MeshStore) -> None:

@@ -11,7 +11,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from holdfast.rules.bus.mesh_store import ArrivalVerdict, OutboxMessage, PeerKey, SignedArrival
+from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
+    ArrivalVerdict,
+    OutboxMessage,
+    PeerKey,
+    SignedArrival,
+)
 from holdfast.rules.errors import StoreFailed
 from holdfast.simulate.bus.books import BusBooks
 
@@ -105,6 +111,8 @@ class WatchedStore:
         verdicts: list[ArrivalVerdict] = await self._call(
             "accept", peer, arrivals, done=accepted, **given
         )
+        if isinstance(verdicts, AcceptedArrivals):
+            self._ids |= {row.number: row.message.id for row in verdicts.kept}
         return verdicts
 
     async def pending_inbox(self, after: int, limit: int) -> Any:
