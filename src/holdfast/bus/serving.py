@@ -82,6 +82,8 @@ class RequestServing:
         self._context, self._lane_of, self._announce = context, lane_of, announce
         self._services: dict[str, _Service] = {}
         self._running: dict[RequestKey, asyncio.Task[None]] = {}
+        self._queued: dict[RequestKey, None] = {}
+        """Requests that wait until a handler is free."""
         self._book = ReplyBook()
 
     @property
@@ -107,6 +109,7 @@ class RequestServing:
         if found is None:
             return
         for link, message, credit, _ in found.waiting:
+            del self._queued[link.name, message.id]
             self._decline(link, message, credit)
         self._announce()
 
@@ -115,7 +118,7 @@ class RequestServing:
     def asked(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """A request came, for the first time or again."""
         request = (link.name, message.id)
-        if request in self._running:
+        if request in self._running or request in self._queued:
             self._context.counts["requests_again"] += 1
             credit.release()
             return
@@ -131,6 +134,7 @@ class RequestServing:
         if service is None:
             self._decline(link, message, credit)
         elif service.running >= service.most:
+            self._queued[request] = None
             service.waiting.append(_Waiting(link, message, credit, self._context.loop.time()))
         else:
             self._start(service, link, message, credit)
@@ -146,13 +150,13 @@ class RequestServing:
             for waiting in service.waiting:
                 if waiting.link.name == link.name and waiting.message.id == message.correlation:
                     service.waiting.remove(waiting)
+                    del self._queued[link.name, message.correlation]
                     waiting.credit.release()
                     return
 
     def found_reply(self, name: str, reply: BusMessage) -> None:
         """A reply of an earlier life waits in the outbox: its request needs no handler again."""
-        until = self._context.clock.now_ms() + (reply.ttl_ms or BUS_TTL_MS)
-        self._book.add((name, reply.correlation), reply, until)
+        self._note(name, reply)
 
     # --- handling ----------------------------------------------------------------------------
 
@@ -172,6 +176,7 @@ class RequestServing:
         del self._running[request]
         while service.waiting and service.running < service.most and not self._context.is_closed:
             link, message, credit, since = service.waiting.popleft()
+            del self._queued[link.name, message.id]
             if message.ttl_ms is not None:
                 left_ms = message.ttl_ms - int((self._context.loop.time() - since) * 1000)
                 if left_ms <= 0:  # nobody waits for it any more
@@ -216,10 +221,15 @@ class RequestServing:
             code=code,
             durable=True,
         )
-        until = self._ticks_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
-        self._book.add((received.sender, message.id), reply, until)
+        self._note(received.sender, reply)
         context.counts["replies"] += 1
         await self._reply(received.sender, message, reply)
+
+    def _note(self, asker: str, reply: BusMessage) -> None:
+        """Keeps a reply for whoever asks again: longer than the request had left, because an asker
+        whose clock was set back asks again with more time than it had.
+        """
+        self._book.add((asker, reply.correlation), reply, self._ticks_ms() + BUS_TTL_MS)
 
     def _ticks_ms(self) -> int:
         """The book lives as long as the loop, whose time no wall clock disturbs."""
