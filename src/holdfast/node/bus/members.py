@@ -104,8 +104,11 @@ class MeshMembers:
         own_key: OwnKey,
         peers: MemberPeers,
         write: Callable[[str, Work[Any]], Awaitable[Any]],
+        gone: Callable[[bytes], None] = lambda key: None,
     ) -> None:
+        """`gone` gets the key of a peer whose link has ended."""
         self._engine, self._own_key, self.peers, self._write = engine, own_key, peers, write
+        self._gone = gone
         self._owner = MeshOwner(engine, own_key, write, self._changed)
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
@@ -137,6 +140,7 @@ class MeshMembers:
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self.peers.gone(link.peer)
+            self._gone(link.peer)
 
     async def close(self) -> None:
         for task in list(self._tasks):
