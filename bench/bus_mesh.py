@@ -29,8 +29,8 @@ from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.connection import connect
 from holdfast.transport.http_client import Client
 
-FACTS = 50_000
-STATES = 4_000
+FACTS = 100_000
+STATES = 20_000
 EQUAL = 1_000_000
 ORIGINS = 10
 WRITES = 20_000
@@ -72,7 +72,7 @@ def converging(folder: Path) -> Iterator[tuple[str, float, str]]:
         yield (
             f"{what}: two nodes with {many:,} each over the bus / a pull of as many",
             pull / bus,
-            "x",
+            ">= 0.8",
         )
 
 

@@ -14,8 +14,8 @@ from holdfast.protocol.bus_frames import AckFrame, FrameKind, InterestFrame, Str
 from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
 from holdfast.rules.bus.message import BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
-from holdfast.rules.errors import BusStoreFailed, HoldfastError, MessageRefused
-from holdfast.rules.limits import BUS_LEAP_MAX
+from holdfast.rules.errors import BadSequence, BusStoreFailed, HoldfastError, MessageRefused
+from holdfast.rules.limits import BUS_BLOCK, BUS_LEAP_AGAIN_MAX, BUS_LEAP_MAX
 from holdfast.service.clock import SystemClock
 from support.bus_pairs import MemoryLink, bound, join, run, seed_of
 
@@ -79,6 +79,7 @@ def test_B1_what_a_peer_cannot_have_signed_ends_its_link_and_changes_nothing(
             "a parcel of another peer": parcel(ben, [message()], key=EVE),
         }[what]
         ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, bad)
+        ben.router.frames_end(link)
         await _settled(ben, link)
         assert not link.is_up
         assert [error.code for error in link.faults] == [code]
@@ -104,12 +105,14 @@ def test_B1_a_flipped_bit_of_any_byte_of_a_parcel_changes_nothing_that_is_kept()
             if not link.is_up:
                 link = (await join(ana, ben)).other
             ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, bytes(bad))
+            ben.router.frames_end(link)
             await _settled(ben, link)
             assert await _state(ben, ana.key) == before, f"byte {at}"
         if not link.is_up:
             link = (await join(ana, ben)).other
         link.other.credit[Stream.NEXT] -= len(good)  # what its sender would have paid
         ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, good)
+        ben.router.frames_end(link)
         await _settled(ben, link)
         assert await _state(ben, ana.key) == (5000, before[1] + 1), "the one that was signed"
         await ana.close()
@@ -138,6 +141,7 @@ def test_B1_a_message_that_is_refused_is_named_in_the_acknowledgement(what: str)
         else:
             body, code = parcel(ben, [message()], first=1), "bad_sequence"
         ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, body)
+        ben.router.frames_end(link)
         await _settled(ben, link)
         (ack,) = [told for kind, _, told in link.sent[sent:] if kind is FrameKind.ACK]
         assert code.encode() in ack
@@ -164,6 +168,7 @@ def test_B3_a_captured_parcel_is_refused_before_and_after_a_restart() -> None:
             near.credit[Stream.NEXT] -= 10_000
             for body in (*captured, *reversed(captured)):
                 ben.router.frame(near.other, FrameKind.PARCEL, Stream.NEXT, body)
+                ben.router.frames_end(near.other)
             await _settled(ben, near.other)
             refused = b"".join(body for kind, _, body in near.other.sent if kind is FrameKind.ACK)
             assert refused.count(b"bad_sequence") == 6
@@ -237,6 +242,45 @@ def test_B3_a_peer_whose_store_was_set_back_leaps_and_one_that_lies_is_not_belie
         while near.is_up:
             await asyncio.sleep(0)
         assert near.goodbye == "bad_sequence"
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())
+
+
+def test_B3_a_liar_makes_a_peer_leap_far_once_and_cannot_wear_its_numbers_out() -> None:
+    async def story() -> None:
+        ana = await bound("ana")
+        eve, ben, far = b"e" * 32, b"b" * 32, BUS_LEAP_MAX - 2 * BUS_BLOCK
+        leap = ana.router.numbers.leap
+        await leap(eve, far)
+        await leap(eve, far + BUS_LEAP_AGAIN_MAX // 2)  # as a copy of ana's home explains it
+        with pytest.raises(BadSequence):
+            await leap(eve, 2 * far)
+        await leap(eve, far)  # below what is given: nothing to do
+        await leap(ben, 2 * far)
+        assert ana.status().counts["leaps"] == 3
+        await ana.close()
+
+    run(story())
+
+
+def test_B4_what_a_peer_says_about_a_refusal_is_short_and_safe_to_show() -> None:
+    async def story() -> None:
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana")
+        near = await join(ana, ben)
+        ben.router.intakes["ana"].end()  # it answers nothing by itself
+        sent = asyncio.create_task(ana.send("ben", b"x"))
+        lane = ana.router.lane_of("ben")
+        while not lane.under_way:
+            await asyncio.sleep(0)
+        number = lane.last_number
+        bad = AckFrame(number, [(number, "\x1b[2J" * 10**5, "\x1b]0;\n" * 10**5)])
+        ana.router.frame(near, FrameKind.ACK, Stream.CONTROL, told(FrameKind.ACK, bad))
+        with pytest.raises(MessageRefused) as refused:
+            await sent
+        assert refused.value.message.isprintable()
+        assert len(refused.value.message) < 1000
         for bus in (ana, ben):
             await bus.close()
 

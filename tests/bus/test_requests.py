@@ -301,3 +301,38 @@ def test_B5_a_handler_refuses_with_a_code_of_its_own() -> None:
         await ben.close()
 
     run(story())
+
+
+def test_B5_a_request_whose_time_ran_out_in_the_queue_is_not_begun() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        begun: list[str] = []
+        go_on = asyncio.Event()
+
+        async def one_by_one(request: ReceivedRequest) -> str:
+            begun.append(request.text)
+            await go_on.wait()
+            return "done"
+
+        ben.serve("slow", one_by_one, most=1)
+        near = await join(ana, ben)
+        first = asyncio.create_task(ana.request("ben", "slow", "first"))
+        while not begun:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(ana.request("ben", "slow", "second", timeout_ms=50))
+        while ben.status().peers[0].received != 2:
+            await asyncio.sleep(0)
+        near.cut()  # so that no cancel comes
+        with pytest.raises(RequestTimedOut):
+            await second
+        go_on.set()
+        while ben.status().handling:
+            await asyncio.sleep(0)
+        assert begun == ["first"]
+        assert ben.status().counts["handlers_too_late"] == 1
+        await join(ana, ben)
+        assert (await first).text == "done"
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())

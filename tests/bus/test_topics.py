@@ -73,6 +73,28 @@ def test_B5_a_durable_subscriber_gets_what_was_published_while_it_was_away() -> 
     run(story())
 
 
+def test_B5_nothing_is_kept_for_a_durable_subscriber_that_is_not_known_any_more() -> None:
+    async def story() -> None:
+        publisher = MemoryMeshStore()
+        ana = await bound("ana", "ben", store=publisher)
+        ben = await bound("ben", "ana")
+        link = await join(ana, ben)
+        async with ben.subscribe("news.>", durable=True):
+            await _listens(ana, "news.today")
+        link.cut()
+        await ana.close()
+        ana = await bound("ana", store=publisher)  # ben was blocked meanwhile
+        assert (await ana.publish("news.today", "x")).kept == 0
+        await ana.close()
+        assert await publisher.outbox_peers() == []
+        ana = await bound("ana", "ben", store=publisher)
+        assert (await ana.publish("news.today", "x")).kept == 1
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())
+
+
 async def _until_forgotten(bus: Bus) -> None:
     topics = bus.router.topics
     await bus.router.context.until(

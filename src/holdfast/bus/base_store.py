@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import judge_arrivals
+from holdfast.rules.bus.acceptance import Acceptance, InboxShare, comes_again, judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     EightCalls,
     InboxMessage,
@@ -31,8 +32,7 @@ from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.bus.replay import Window, leap_past
 from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES
 from holdfast.rules.destinations import rank
-from holdfast.rules.errors import BusInboxFull
-from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX
+from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_BYTES_MAX, BUS_INBOX_MAX
 from holdfast.rules.outbox import waits_until
 from holdfast.service.clock import SystemClock
 
@@ -42,22 +42,32 @@ Kept = tuple[OutboxId, OutboxMessage]
 class InboxInMemory:
     """What waits for handlers, in memory."""
 
-    def __init__(self, most: int = BUS_INBOX_MAX) -> None:
-        self._most = most
+    def __init__(self, most: int = BUS_INBOX_MAX, bytes_max: int = BUS_INBOX_BYTES_MAX) -> None:
+        self._share = InboxShare(most, bytes_max)
         self._last = 0
         self._waiting: dict[int, InboxMessage] = {}
 
-    def refuse_if_full(self, more: int) -> None:
-        if len(self._waiting) + more > self._most:
-            raise BusInboxFull(
-                f"{len(self._waiting)} messages wait for handlers, and {more} more came; "
-                f"there is room for {self._most}"
-            )
+    def make_room(self, sender: PeerKey, arrivals: Sequence[SignedArrival]) -> None:
+        """Raises BusInboxFull if there is none for these."""
+        self._share.take(sender, *_measure(arrivals))
 
-    def add(self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int) -> None:
-        for arrival in arrivals:
-            self._last += 1
-            self._waiting[self._last] = InboxMessage(self._last, sender, arrival.message, now_ms)
+    def give_back(self, sender: PeerKey, arrivals: Sequence[SignedArrival]) -> None:
+        """These do not come after all."""
+        self._share.give_back(sender, *_measure(arrivals))
+
+    def add(
+        self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int
+    ) -> list[InboxMessage]:
+        """Puts messages where room was made for them."""
+        first = self._last + 1
+        self._last += len(arrivals)
+        rows = [
+            InboxMessage(number, sender, arrival.message, now_ms)
+            for number, arrival in enumerate(arrivals, first)
+        ]
+        for row in rows:
+            self._waiting[row.number] = row
+        return rows
 
     def after(self, number: int, limit: int) -> list[InboxMessage]:
         found: list[InboxMessage] = []
@@ -70,7 +80,13 @@ class InboxInMemory:
 
     def finish(self, numbers: Collection[int]) -> None:
         for number in numbers:
-            self._waiting.pop(number, None)
+            row = self._waiting.pop(number, None)
+            if row is not None:
+                self._share.give_back(row.sender, 1, len(row.message.body))
+
+
+def _measure(arrivals: Sequence[SignedArrival]) -> tuple[int, int]:
+    return len(arrivals), sum(len(one.message.body) for one in arrivals)
 
 
 class BaseMeshStore(EightCalls):
@@ -83,11 +99,12 @@ class BaseMeshStore(EightCalls):
         random: Callable[[int], bytes] = os.urandom,
         ids_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
         self._incarnation = random(INCARNATION_BYTES)
         self._ids = KnownIds(ids_kept)
-        self._inbox = InboxInMemory(inbox_max)
+        self._inbox = InboxInMemory(inbox_max, inbox_bytes_max)
         self._ahead = 0
         """By how much the numbers that are given are above those of `next_out_seq`."""
         self._tries: dict[OutboxId, tuple[int, int]] = {}
@@ -110,20 +127,28 @@ class BaseMeshStore(EightCalls):
         """One transaction it is not: each call of the eight stands for itself. Only a strict mark
         can be built from them, so what was overtaken on another carrier counts as a replay.
         """
-        self._inbox.refuse_if_full(sum(arrival.keep for arrival in arrivals))
         nonces = {one.nonce for one in arrivals if await self.nonce_seen(one.nonce)}
         last = await self.last_seq(peer)
         sender = name or peer.hex()
         before = Window.strict(last or 0)
         judged = judge_arrivals(before, arrivals, nonces, self._ids.of(sender), window=False)
+        kept = [one for one in judged.new if one.keep]
+        self._inbox.make_room(peer, kept)
+        try:
+            await self._note(peer, before, judged)
+        except BaseException:
+            self._inbox.give_back(peer, kept)
+            raise
+        for arrival in judged.new:
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
+        return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
+
+    async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:
             await self.advance_seq(peer, judged.window.highest)
         for nonce in judged.nonces:
             await self.record_nonce(nonce)
-        for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
-        self._inbox.add(peer, [one for one in judged.new if one.keep], self._now_ms())
-        return judged.verdicts
 
     async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
         return self._inbox.after(after, limit)

@@ -239,7 +239,9 @@ class Bus:
             MessageKind.PUBLISH, check_topic(topic), body, content_type, priority, ttl_ms, id
         )
         topics = self.router.topics
-        kept = topics.durably_listening(topic)
+        # Nothing is kept for a peer that is blocked by now, however it subscribed.
+        durable = topics.durably_listening(topic)
+        kept = [one for one in durable if await self._context.peers.find(one) is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
@@ -289,6 +291,12 @@ class Bus:
             durable=durable,
             manual=manual,
         )
+
+    async def settle(self) -> None:
+        """Returns when the store knows which messages were finished: those never come again, also
+        if this process is killed. By itself the store learns it a few milliseconds later.
+        """
+        await self._context.settle()
 
     async def forget(self, pattern: str) -> None:
         """Ends a durable subscription for good: peers keep nothing for it any more."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast.bus.base_store import BaseMeshStore, Kept
-from holdfast.rules.bus.acceptance import judge_arrivals
+from holdfast.rules.bus.acceptance import comes_again, judge_arrivals
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     OutboxId,
     OutboxMessage,
@@ -27,7 +28,13 @@ from holdfast.rules.bus.replay import Window, check_nonces_kept, is_above, leap_
 from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadSequence, PeerUnreachable
-from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX, BUS_NONCES_KEPT, BUS_OUTBOX_MAX
+from holdfast.rules.limits import (
+    BUS_IDS_KEPT,
+    BUS_INBOX_BYTES_MAX,
+    BUS_INBOX_MAX,
+    BUS_NONCES_KEPT,
+    BUS_OUTBOX_MAX,
+)
 from holdfast.rules.outbox import waits_until
 
 _Lane = dict[int, dict[OutboxId, OutboxMessage]]
@@ -46,8 +53,15 @@ class MemoryMeshStore(BaseMeshStore):
         outbox_max: int = BUS_OUTBOX_MAX,
         ids_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
-        super().__init__(now_ms=now_ms, random=random, ids_kept=ids_kept, inbox_max=inbox_max)
+        super().__init__(
+            now_ms=now_ms,
+            random=random,
+            ids_kept=ids_kept,
+            inbox_max=inbox_max,
+            inbox_bytes_max=inbox_bytes_max,
+        )
         self._nonces_kept = check_nonces_kept(nonces_kept)
         self._nonces: set[bytes] = set()
         self._ring: deque[bytes] = deque()
@@ -100,14 +114,16 @@ class MemoryMeshStore(BaseMeshStore):
         ids = self._ids.of(sender)
         judged = judge_arrivals(before, arrivals, self._nonces, ids, window=window)
         kept = [one for one in judged.new if one.keep]
-        self._inbox.refuse_if_full(len(kept))
+        if kept:
+            self._inbox.make_room(peer, kept)
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
-        self._inbox.add(peer, kept, self._now_ms())
-        return judged.verdicts
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
+        rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
+        return AcceptedArrivals(judged.verdicts, rows)
 
     # --- our own numbers ---------------------------------------------------------------------
 
@@ -145,6 +161,9 @@ class MemoryMeshStore(BaseMeshStore):
         return [(id, item) for id, item in self._all() if _is_due(item, now)]
 
     async def remove_outbox(self, id: OutboxId) -> None:
+        self._remove(id)
+
+    def _remove(self, id: OutboxId) -> None:
         place = self._outbox.pop(id, None)
         if place is None:
             return
@@ -195,7 +214,7 @@ class MemoryMeshStore(BaseMeshStore):
 
     async def remove_many(self, ids: Collection[OutboxId]) -> None:
         for id in ids:
-            await self.remove_outbox(id)
+            self._remove(id)
 
     async def expire_outbox(self) -> list[OutboxMessage]:
         now = self._now_ms()

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.guard import guarded
 from holdfast.rules.backoff import backoff_ms
+from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.replay import leap_past
 from holdfast.rules.errors import BusError
-from holdfast.rules.limits import BUS_BLOCK
+from holdfast.rules.limits import BUS_BLOCK, BUS_LEAP_AGAIN_MAX, BUS_LEAP_MAX
 
 
 class Numbers:
@@ -27,6 +28,8 @@ class Numbers:
         self._blocks: deque[range] = deque()
         self._floor = 0
         """All numbers up to this one are used, or some peer has seen them."""
+        self._leapt: dict[PeerKey, None] = {}
+        """For whose sake we have leapt."""
         self._reserving = False
         self._failures = 0
         self._one_at_a_time = asyncio.Lock()
@@ -51,13 +54,17 @@ class Numbers:
         self._floor = first + count - 1
         return first
 
-    async def leap(self, seen: int) -> None:
-        """Goes on above a number that a peer has seen. Raises BadSequence if that is too far."""
+    async def leap(self, peer: PeerKey, seen: int) -> None:
+        """Goes on above a number that a peer has seen. Raises BadSequence if that is too far. Each
+        peer can make us leap far once: one that lies again and again cannot wear the numbers out.
+        """
         if not self.at_hand:
             await self._reserve(above=self._floor)
         expected = max(self._floor + 1, self._blocks[0].start)
-        if leap_past(expected, seen) == expected:
+        most = BUS_LEAP_AGAIN_MAX if peer in self._leapt else BUS_LEAP_MAX
+        if leap_past(expected, seen, most) == expected:
             return
+        self._leapt[peer] = None
         self._context.counts["leaps"] += 1
         self._floor = max(self._floor, seen)
         await self._reserve(above=seen)

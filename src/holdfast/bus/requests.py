@@ -33,6 +33,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import BUS_REQUESTS_MAX
+from holdfast.transport.remote_errors import clean
 
 
 class PeerLost(Exception):
@@ -187,7 +188,7 @@ class Requests:
                 self._context.spawn(self._take_out(item), "take-out")
             raise
         asking.rows.append((to, row))
-        self._lane_of(to).put(row, item, at_once=True)
+        self._lane_of(to).put(row, item, at_once=len(self._asking) == 1)
 
     async def _take_out(self, item: OutboxMessage) -> None:
         """The caller gave up while the request was put into the outbox: nobody asks for it again.
@@ -284,7 +285,7 @@ class Requests:
             )
             _settle(asking.attempt, reply)
         else:
-            text = message.body.decode(errors="replace")
+            text = clean(message.body.decode(errors="replace"))
             if message.code == NoResponder.code:
                 _settle(asking.attempt, NoResponder(text))
             else:

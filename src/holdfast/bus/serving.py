@@ -11,7 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
@@ -51,6 +53,15 @@ def told_code(error: HoldfastError) -> str:
     return error.told if isinstance(error, HandlerRefused) else error.code
 
 
+class _Waiting(NamedTuple):
+    """A request that waits until another one is done."""
+
+    link: Link
+    message: BusMessage
+    credit: Credit
+    since: float
+
+
 class _Service:
     """What serves one name."""
 
@@ -59,7 +70,7 @@ class _Service:
     def __init__(self, handler: Handler, most: int) -> None:
         self.handler, self.most = handler, most
         self.running = 0
-        self.waiting: deque[tuple[Link, BusMessage, Credit]] = deque()
+        self.waiting: deque[_Waiting] = deque()
 
 
 class RequestServing:
@@ -95,7 +106,7 @@ class RequestServing:
         found = self._services.pop(service, None)
         if found is None:
             return
-        for link, message, credit in found.waiting:
+        for link, message, credit, _ in found.waiting:
             self._decline(link, message, credit)
         self._announce()
 
@@ -108,7 +119,7 @@ class RequestServing:
             self._context.counts["requests_again"] += 1
             credit.release()
             return
-        reply = self._book.find(request, self._context.clock.now_ms())
+        reply = self._book.find(request, self._ticks_ms())
         if reply is not None:
             self._context.counts["requests_again"] += 1
             # It may be under way by the outbox as well; if this one is lost, it is asked for again.
@@ -120,7 +131,7 @@ class RequestServing:
         if service is None:
             self._decline(link, message, credit)
         elif service.running >= service.most:
-            service.waiting.append((link, message, credit))
+            service.waiting.append(_Waiting(link, message, credit, self._context.loop.time()))
         else:
             self._start(service, link, message, credit)
 
@@ -133,9 +144,9 @@ class RequestServing:
             return
         for service in self._services.values():
             for waiting in service.waiting:
-                if waiting[0].name == link.name and waiting[1].id == message.correlation:
+                if waiting.link.name == link.name and waiting.message.id == message.correlation:
                     service.waiting.remove(waiting)
-                    waiting[2].release()
+                    waiting.credit.release()
                     return
 
     def found_reply(self, name: str, reply: BusMessage) -> None:
@@ -150,15 +161,25 @@ class RequestServing:
         service.running += 1
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
-        task = self._context.spawn(self._handle(service, received, message), "serve")
-        self._running[request] = task
-        task.add_done_callback(lambda _: self._ended(service, request))
+        self._running[request] = self._context.spawn(
+            self._handle(service, received, message),
+            "serve",
+            then=lambda: self._ended(service, request),
+        )
 
     def _ended(self, service: _Service, request: RequestKey) -> None:
         service.running -= 1
         del self._running[request]
         while service.waiting and service.running < service.most and not self._context.is_closed:
-            self._start(service, *service.waiting.popleft())
+            link, message, credit, since = service.waiting.popleft()
+            if message.ttl_ms is not None:
+                left_ms = message.ttl_ms - int((self._context.loop.time() - since) * 1000)
+                if left_ms <= 0:  # nobody waits for it any more
+                    self._context.counts["handlers_too_late"] += 1
+                    credit.release()
+                    continue
+                message = msgspec.structs.replace(message, ttl_ms=left_ms)
+            self._start(service, link, message, credit)
 
     async def _handle(
         self, service: _Service, received: ReceivedRequest, message: BusMessage
@@ -195,10 +216,14 @@ class RequestServing:
             code=code,
             durable=True,
         )
-        until = context.clock.now_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
+        until = self._ticks_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
         self._book.add((received.sender, message.id), reply, until)
         context.counts["replies"] += 1
         await self._reply(received.sender, message, reply)
+
+    def _ticks_ms(self) -> int:
+        """The book lives as long as the loop, whose time no wall clock disturbs."""
+        return int(self._context.loop.time() * 1000)
 
     def _failed(self, service: str, error: Exception) -> str:
         self._context.counts["handlers_failed"] += 1
@@ -217,7 +242,7 @@ class RequestServing:
             log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        self._lane_of(asker).put(row, item, at_once=True)
+        self._lane_of(asker).put(row, item, at_once=len(self._running) == 1)
 
     def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets

@@ -801,11 +801,16 @@ BUS_SET_BACK_SKIP: Final = 1 << 32
 """Sequence numbers that a store skips when it may have gone back in time."""
 BUS_LEAP_MAX: Final = 1 << 48
 """The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
+BUS_LEAP_AGAIN_MAX: Final = 1 << 34
+"""The furthest leap from the second one on that the same peer asks for while the bus is bound: this
+bus has not gone back meanwhile, and only a copy of its store explains a little of it."""
 BUS_OUTBOX_MAX: Final = 10_000
 """Messages that a store in memory keeps for absent peers; then a send is refused."""
 BUS_INBOX_MAX: Final = 100_000
 """Messages that a store of the bus keeps for handlers that have not taken them; then the senders
-wait."""
+wait. One sender may have as many as it leaves free, so it never fills more than half."""
+BUS_INBOX_BYTES_MAX: Final = 512 * MIB
+"""Bytes of the bodies of these messages, shared in the same way."""
 BUS_IDS_KEPT: Final = 65_536
 """Ids of messages that a store in memory remembers; the oldest goes first."""
 BUS_ID_MARGIN_MS: Final = HOUR_MS
@@ -829,10 +834,25 @@ BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
+BUS_EPOCHS_MAX: Final = 256
+"""Streams of one origin in one mesh that peers may bring: a home that was restored more often is
+refused, and one peer cannot fill what all nodes tell each other."""
+BUS_KNOWN_RANGES_MAX: Final = 65_536
+"""Ranges that a node remembers of what the peer of one link has; beyond that it remembers less, and
+sends some things twice."""
+BUS_WORDS_WAITING_MAX: Final = 4096
+"""Words that wait for a peer that takes none; then nothing more is exchanged on its link."""
+BUS_QUESTIONS_MAX: Final = 64
+"""Questions of one peer about digests that wait for an answer; it needs one at a time."""
+BUS_PAGES_WAITING_MAX: Final = 32_768
+"""Pages of one peer that wait to be stored; only tiny ones get so many into their window."""
 BUS_WORD_STREAMS_MAX: Final = 512
 """Streams in one word about what a node has; more take several words."""
 BUS_WORD_RANGES_MAX: Final = 1024
 """Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+BUS_WORD_RANGES_ALL: Final = 32_768
+"""After about this many ranges a word about several streams ends, and another one follows: it has
+to fit into a frame."""
 BUS_ASK_RANGES_MAX: Final = 256
 """Ranges of one stream in one request for entries."""
 BUS_OWED_RANGES_MAX: Final = 4096
@@ -904,9 +924,14 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
-BUS_ACK_MS: Final = 5
-"""How long something that nobody waits for may wait for others to go with: the acknowledgement of
-a request, or the word to the store that a message is done with."""
+BUS_ACK_MS: Final = 25
+"""How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
+for others to go with."""
+BUS_TIDY_MS: Final = 50
+"""How long the word to the store that messages are done with may wait for another write to go
+with."""
+BUS_TIDY_ALONG: Final = 16
+"""So many messages that are done with go with the next write; fewer wait for that time."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network

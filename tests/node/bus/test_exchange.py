@@ -204,6 +204,22 @@ def test_B4_counting_goes_on_after_a_crash(nodes: Nodes, monkeypatch: pytest.Mon
     assert not backfill.count_next(ana.engine, MESH)
 
 
+def test_B4_after_a_restore_our_own_numbers_go_on_without_a_hole(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing("ana", nodes=nodes) as (ana,):
+            for number in range(3):
+                team(ana).facts.append("s", "p", number)
+            ana.engine.store.write(lambda tx: tx.set_epoch(2))
+            ana.engine.ctx.epoch = 2
+            await ana.exchange.refresh()  # as a start does
+            team(ana).facts.append("s", "p", "in a new epoch")
+            row = read(ana, lambda tx: tx.stream_get(StreamName(MESH, "ana", 2)))
+            assert row is not None
+            assert (row.base, row.covered, row.entries) == (3, Frontier(4), 1)
+
+    asyncio.run(story())
+
+
 def test_B4_files_come_before_the_entries_that_name_them(nodes: Nodes) -> None:
     async def story() -> None:
         async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
@@ -282,16 +298,22 @@ def test_B4_a_peer_of_a_mesh_holds_the_log_for_what_it_lacks(nodes: Nodes) -> No
                 return None if row is None else row.frontier
 
             await until(lambda: place() == "1", (ana,))
+            end.hold = lambda body: isinstance(read_word(body), EntriesPage)
+            team(ana).facts.append("s", "p", "lost on the way")
+            team(bob).facts.append("s", "p", "so that bob is heard of")
+            await until(lambda: len(ana.logged()) == 3, (ana,))
+            await ana.exchange._hold_all()
+            assert place() == "1", "it was sent, and bob has not said that it is stored"
             cut(end)
-            for number in range(2, 6):
+            for number in range(2, 5):
                 team(ana).facts.append("s", "p", number)
             nodes.clock.advance(20 * DAY_MS)
             sweep(ana.engine, Ttl(log_ms=1))
             assert ana.engine.store.write(lambda tx: tx.log_bounds())[0] == 2, "1 is confirmed"
             connect(ana, bob)
-            await until(lambda: len(bob.logged()) == 5, (bob,))
+            await until(lambda: len(bob.logged()) == 6, (bob,))
             nodes.clock.advance(40 * DAY_MS)
-            await until(lambda: place() == "5", (ana,))
+            await until(lambda: place() == "6", (ana,))
             cut_again = read(ana, lambda tx: tx.consumer_get("bus:bob"))
             assert cut_again is not None
             assert cut_again.retire_ms == BUS_PEER_RETIRE_MS

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast.node.library.node import Node
@@ -80,6 +81,22 @@ def test_U4_B4_messages_come_as_events_and_what_is_not_acknowledged_comes_again(
     assert again.next()[1]["body_base64"] == "/w=="
     again.close()
     assert post(up, f"messages/{stream.name}/ack", numbers=[2]) == (404, "unknown_stream")
+
+
+def test_U4_B4_what_was_acknowledged_is_off_the_disk_when_the_daemon_says_so(
+    up: UpInThread, bo: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it came again after a kill, although its program was told that it would not."""
+    monkeypatch.setattr("holdfast.bus.context.BUS_ACK_MS", 3_600_000)  # nothing by the way
+    bo.bus.send("ana", "once")
+    stream = Stream(up, "messages?ack=client")
+    assert stream.next()[1]["body"] == "once"
+    disk = apsw.Connection(str(tmp_path / "ana" / "data.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    assert disk.execute("SELECT count(*) FROM bus_inbox").get == 1
+    assert post(up, f"messages/{stream.name}/ack", numbers=[1]) == {"taken": True}
+    assert disk.execute("SELECT count(*) FROM bus_inbox").get == 0
+    disk.close()
+    stream.close()
 
 
 def test_U4_B4_no_more_is_on_its_way_than_the_client_asked_for(up: UpInThread, bo: Node) -> None:

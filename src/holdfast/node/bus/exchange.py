@@ -32,6 +32,7 @@ from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.node.bus.mesh_link import MeshLink
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import Stream
+from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.bus.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
@@ -87,7 +88,7 @@ class MeshExchange:
     ) -> None:
         """`key` is the one of this node's bus."""
         self._context = MeshContext(
-            engine, key, grants or TrustGrants(), run, jitter, self._carry_out
+            engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare
         )
         self._links: dict[str, MeshLink] = {}
         self._labels = count(1)
@@ -125,6 +126,7 @@ class MeshExchange:
         for mesh in await context.run(partial(_joined, context.engine)):
             await context.run(partial(backfill.switch_on, context.engine, mesh))
         await self._count()
+        await context.run(partial(backfill.settle_epoch, context.engine))
         await self._look()
         for link in list(self._links.values()):
             await self._introduce(link)
@@ -253,16 +255,23 @@ class MeshExchange:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             link = self._links.get(effect.link)
-            if link is None:
+            if link is None or link.refused:
                 continue
-            match effect:
-                case TellStreams():
-                    link.tell(effect.streams)
-                case AskEntries():
-                    link.ask(effect.stream, effect.ranges)
-                case PushEntries():
-                    link.push(effect.stream, effect.ranges)
+            try:
+                match effect:
+                    case TellStreams():
+                        link.tell(effect.streams)
+                    case AskEntries():
+                        link.ask(effect.stream, effect.ranges)
+                    case PushEntries():
+                        link.push(effect.stream, effect.ranges)
+            except HoldfastError as error:
+                link.refuse(error)  # for itself: the others get what is theirs
         self._set_alarm()
+
+    def _compare(self, name: StreamName) -> None:
+        for link in self._links.values():
+            link.compare(name)
 
     def _set_alarm(self) -> None:
         due = self._context.spread.next_at()
@@ -278,7 +287,9 @@ class MeshExchange:
         self._carry_out(self._context.spread.tick(self._context.now()))
 
     def _hold_soon(self) -> None:
-        """The places of peers in the log are moved a while after they were heard of."""
+        """A while after a peer was heard of, its place in the log is moved, and it is told what
+        came from it is stored.
+        """
         if self._holding is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._holding = loop.call_later(BUS_PEER_HOLD_MS / SECOND_MS, self._hold)
@@ -292,8 +303,9 @@ class MeshExchange:
         for link in list(self._links.values()):
             if not link.shared:
                 continue
-            known = context.spread.known_of(link.label)
-            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, known)
+            link.confirm()
+            has = dict(link.confirmed)
+            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, has)
             try:
                 await context.run(work)
             except HoldfastError as error:

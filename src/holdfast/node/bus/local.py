@@ -67,6 +67,10 @@ class LocalBus:
             wait_ms=wait_ms,
         )
 
+    async def settle(self) -> None:
+        """Returns when what programs have finished with is on the disk."""
+        await self.bus.settle()
+
     async def publish(
         self, topic: str, body: bytes | str, *, content_type: str, priority: str, id: str | None
     ) -> PublishReceipt:

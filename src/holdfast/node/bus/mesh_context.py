@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,10 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.bus.spread import Effect, Spread
 from holdfast.rules.bus.streams import StreamRow
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import SECOND_MS
+
+log = logging.getLogger("holdfast")
 
 
 class MeshContext:
@@ -26,27 +30,38 @@ class MeshContext:
         run: RunInThread,
         jitter: Callable[[], float],
         carry_out: Callable[[Iterable[Effect]], None],
+        compare: Callable[[StreamName], None],
     ) -> None:
+        """`compare` is called when a stream has changed, `carry_out` with what follows."""
         self.engine, self.key, self.grants = engine, key, grants
         self.run, self.jitter, self.carry_out = run, jitter, carry_out
+        self._compare = compare
         self.us = engine.ctx.peer
         self.spread = Spread(self.us)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
         self.zone_keys: dict[str, tuple[bytes, ...]] = {}
         """The keys of the zones that this node knows."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Future[Any], None] = {}
 
     def now(self) -> float:
         """Milliseconds that never run backwards."""
         return asyncio.get_running_loop().time() * SECOND_MS
 
-    def start(self, work: Awaitable[Any]) -> asyncio.Task[None]:
+    def start(self, work: Awaitable[Any]) -> asyncio.Future[Any]:
         """Runs a task until it ends or everything is stopped."""
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HoldfastError):
+            log.warning("the exchange of meshes: %s", error.message)
+        elif error is not None:
+            log.error("a fault in the exchange of meshes", exc_info=error)
 
     async def stop(self) -> None:
         """Ends all tasks."""
@@ -64,6 +79,11 @@ class MeshContext:
         else:
             now = self.now()
             self.carry_out(self.spread.has(name, row.covered, now, self.jitter(), via))
+        self._compare(name)
+
+    def is_ours(self, name: StreamName) -> bool:
+        """Whether this node itself counts a stream, now or later: nobody else knows more of it."""
+        return name.origin == self.us and name.epoch >= self.engine.ctx.epoch
 
     def other_home(self, name: StreamName, key: bytes) -> bool:
         """Whether a key is not one of those that the origin of a stream is known by here."""

@@ -284,10 +284,12 @@ async def _mail(
     local_only=True,
 )
 async def _acknowledge(call: NodeRequest) -> Response:
-    """Acknowledge messages of a stream: they need not come again."""
+    """Acknowledge messages of a stream: they never come again, also if the daemon is killed."""
     stream = call.api.bus_streams.messages(call.path["stream"])
     asked = await json_body(call, documents.BusAcknowledge)
-    return call.answer(documents.BusTaken(stream.acknowledge(asked.numbers)))
+    taken = stream.acknowledge(asked.numbers)
+    await bus_of(call).api.settle()
+    return call.answer(documents.BusTaken(taken))
 
 
 @routes.get(

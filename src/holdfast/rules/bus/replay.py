@@ -62,13 +62,13 @@ def check_nonces_kept(capacity: int) -> int:
     return capacity
 
 
-def leap_past(next_sequence: int, seen: int) -> int:
+def leap_past(next_sequence: int, seen: int, most: int = BUS_LEAP_MAX) -> int:
     """The number to go on at when the other side has seen numbers of ours up to `seen`. Raises
     BadSequence if that is further than any accident explains.
     """
     if seen < next_sequence:
         return next_sequence
-    if seen - next_sequence >= BUS_LEAP_MAX or seen >= SEQUENCE_MAX - BUS_LEAP_MAX:
+    if seen - next_sequence >= most or seen >= SEQUENCE_MAX - BUS_LEAP_MAX:
         raise BadSequence(
             f"the peer says that it has seen number {seen} of this one, which is at "
             f"{next_sequence}",

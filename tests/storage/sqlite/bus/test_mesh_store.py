@@ -134,7 +134,14 @@ def test_B3_an_older_database_skips_ahead_and_takes_a_new_incarnation(tmp_path: 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("harm", ["no mark", "a mark that cannot be read", "another file"])
+_MARK = '{"reserved":%d,"generation":1,"epoch":1,"file":0}'
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["no mark", "another file", "\udcff{", _MARK % 2**70, _MARK % (2**63 - 1), _MARK % -1],
+    ids=["no mark", "another file", "no text", "huge", "at the end", "negative"],
+)
 def test_B3_a_database_that_may_be_a_copy_is_doubted(tmp_path: Path, harm: str) -> None:
     async def story() -> None:
         store = await opened(tmp_path)
@@ -148,7 +155,7 @@ def test_B3_a_database_that_may_be_a_copy_is_doubted(tmp_path: Path, harm: str) 
             shutil.copy(database, tmp_path / "copy")
             (tmp_path / "copy").replace(database)
         else:
-            mark.write_bytes(b"\xff{")
+            mark.write_bytes(harm.encode(errors="surrogateescape"))
         store = await opened(tmp_path)
         assert (await store.reserve(1)).start > BUS_SET_BACK_SKIP
         assert await store.incarnation() != incarnation

@@ -16,9 +16,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
+from holdfast.rules.limits import BUS_SET_BACK_SKIP
 from holdfast.storage.files.durable import durable_replace
 
 log = logging.getLogger("holdfast")
@@ -27,9 +31,9 @@ log = logging.getLogger("holdfast")
 class BusMark(msgspec.Struct, frozen=True, kw_only=True):
     """How far a store of the bus is."""
 
-    reserved: int
+    reserved: Annotated[int, Meta(ge=1, le=SEQUENCE_MAX - BUS_SET_BACK_SKIP)]
     """The next number that is not reserved."""
-    generation: int
+    generation: Annotated[int, Meta(ge=0, le=SEQUENCE_MAX)]
     """How many times the store was opened."""
     epoch: int
     """The epoch of the log in the same database."""

@@ -30,8 +30,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import judge_arrivals, known_until
+from holdfast.rules.bus.acceptance import InboxShare, comes_again, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     InboxMessage,
     OutboxId,
@@ -44,9 +45,10 @@ from holdfast.rules.bus.replay import Window, is_above, leap_past
 from holdfast.rules.bus.sealing import BodySeal, SealSecret
 from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES, SEQUENCE_MAX
 from holdfast.rules.destinations import rank
-from holdfast.rules.errors import BadSequence, BusInboxFull, StoreBusy
+from holdfast.rules.errors import BadSequence, StoreBusy
 from holdfast.rules.limits import (
     BUS_BLOCK,
+    BUS_INBOX_BYTES_MAX,
     BUS_INBOX_MAX,
     BUS_NONCES_KEPT,
     BUS_SET_BACK_SKIP,
@@ -126,6 +128,7 @@ class SqliteMeshStore:
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
         file_number: Callable[[Path], int] = file_number,
     ) -> None:
         self._store, self._mark_path = store, mark
@@ -133,8 +136,7 @@ class SqliteMeshStore:
         self._writes, self._in_thread = write, in_thread
         self.now_ms, self.random = now_ms, random
         self._ring = NonceRing(nonces_kept)
-        self._inbox_max = inbox_max
-        self._inbox_count = 0
+        self._inbox = InboxShare(inbox_max, inbox_bytes_max)
         """Rows of the inbox, and of batches that are under way."""
         self._inbox_last = 0
         self._incarnation = b""
@@ -158,6 +160,7 @@ class SqliteMeshStore:
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
+        inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> SqliteMeshStore:
         """A store in a file of its own, for a bus without a node. `bus.mark` and a lock lie beside
         it. Raises WrongKey if its bodies are sealed and the secret is not theirs, StoreBusy if
@@ -175,6 +178,7 @@ class SqliteMeshStore:
                 random=random,
                 nonces_kept=nonces_kept,
                 inbox_max=inbox_max,
+                inbox_bytes_max=inbox_bytes_max,
             )
             mesh_store._lock_fd = lock
             try:
@@ -223,7 +227,8 @@ class SqliteMeshStore:
             tx.bus_note(name, value)
         self._ring.read(tx.connection)
         self._incarnation = incarnation
-        self._inbox_count, self._inbox_last = tx.bus_inbox_count(), tx.bus_inbox_last()
+        self._inbox.fill(tx.bus_inbox_shares())
+        self._inbox_last = tx.bus_inbox_last()
         return msgspec.structs.replace(found, reserved=reserved, generation=generation, epoch=epoch)
 
     def _tell(self, doubt: str) -> None:
@@ -281,21 +286,16 @@ class SqliteMeshStore:
         window: bool = False,
         name: str = "",
     ) -> list[ArrivalVerdict]:
-        room = sum(arrival.keep for arrival in arrivals)
-        if self._inbox_count + room > self._inbox_max:
-            raise BusInboxFull(
-                f"{self._inbox_count} messages wait for handlers, and {room} more came; "
-                f"there is room for {self._inbox_max}"
-            )
-        self._inbox_count += room
-        kept = 0
+        room = [len(arrival.message.body) for arrival in arrivals if arrival.keep]
+        self._inbox.take(peer, len(room), sum(room))
+        kept: list[int] = []
         try:
-            verdicts, kept = await self.write_rows(
+            accepted, kept = await self.write_rows(
                 lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex())
             )
         finally:
-            self._inbox_count -= room - kept
-        return verdicts
+            self._inbox.give_back(peer, len(room) - len(kept), sum(room) - sum(kept))
+        return accepted
 
     def _take_in(
         self,
@@ -304,30 +304,41 @@ class SqliteMeshStore:
         arrivals: Sequence[SignedArrival],
         window: bool,
         name: str,
-    ) -> tuple[list[ArrivalVerdict], int]:
+    ) -> tuple[AcceptedArrivals, list[int]]:
+        """The verdicts, and the bytes of each body that is in the inbox now."""
         now = self.now_ms()
         self._ring.follow(tx.connection)
         before = tx.bus_window(peer) or Window()
         sender = tx.bus_sender(name)
         ids = tx.bus_ids(sender, {arrival.message.id for arrival in arrivals})
-        judged = judge_arrivals(before, arrivals, self._ring, ids, window=window)
+        judged = judge_arrivals(before, arrivals, self._ring.known, ids, window=window)
         if judged.nonces:
             tx.bus_window_put(peer, judged.window)
             self._ring.add(tx.connection, judged.nonces)
         new = judged.new
         if new:
-            tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
+            tx.bus_ids_add(
+                [
+                    (sender, one.message.id, known_until(one.message, now))
+                    for one in new
+                    if comes_again(one.message)
+                ]
+            )
         kept = [one.message for one in new if one.keep]
-        if kept:
-            first = max(self._inbox_last, tx.bus_inbox_last()) + 1
-            self._inbox_last = first + len(kept) - 1
-            rows = [self._arrived(at, peer, now, one) for at, one in enumerate(kept, first)]
-            tx.bus_inbox_add(rows)
-        return judged.verdicts, len(kept)
-
-    def _arrived(self, number: int, peer: PeerKey, now: int, message: BusMessage) -> ArrivedRow:
-        body = self.seal.seal(INBOX, number, message.body)
-        return ArrivedRow(number, peer, now, self.seal.current, _head(message), body)
+        if not kept:
+            return AcceptedArrivals(judged.verdicts, []), []
+        first = max(self._inbox_last, tx.bus_inbox_last()) + 1
+        self._inbox_last = first + len(kept) - 1
+        seal, key = self.seal.seal, self.seal.current
+        bodies = [seal(INBOX, at, one.body) for at, one in enumerate(kept, first)]
+        tx.bus_inbox_add(
+            [
+                (at, peer, now, key, _head(one), body)
+                for at, (one, body) in enumerate(zip(kept, bodies, strict=True), first)
+            ]
+        )
+        rows = [InboxMessage(at, peer, one, now) for at, one in enumerate(kept, first)]
+        return AcceptedArrivals(judged.verdicts, rows), [len(body) for body in bodies]
 
     # --- the inbox ---------------------------------------------------------------------------
 
@@ -340,7 +351,8 @@ class SqliteMeshStore:
 
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         if numbers:
-            self._inbox_count -= await self.write_rows(lambda tx: tx.bus_inbox_drop(numbers))
+            for sender, count, size in await self.write_rows(lambda tx: tx.bus_inbox_drop(numbers)):
+                self._inbox.give_back(sender, count, size)
 
     # --- our own numbers ---------------------------------------------------------------------
 

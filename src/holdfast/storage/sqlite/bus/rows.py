@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
+from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.replay import Window
 from holdfast.rules.limits import BACKOFF_MS_MAX, BUS_WINDOW
 
@@ -94,9 +95,13 @@ class BusReads:
         last: int = self._once.execute("SELECT coalesce(max(number), 0) FROM bus_inbox").get
         return last
 
-    def bus_inbox_count(self) -> int:
-        count: int = self._con.execute("SELECT count(*) FROM bus_inbox").get
-        return count
+    def bus_inbox_shares(self) -> list[tuple[PeerKey, int, int]]:
+        """Of each sender: how many messages wait, and the bytes of their bodies."""
+        return list(
+            self._con.execute(
+                "SELECT sender, count(*), sum(length(body)) FROM bus_inbox GROUP BY sender"
+            )
+        )
 
     def bus_due(self, now_ms: int) -> list[WaitingRow]:
         return self._waiting(f"WHERE {_DUE} ORDER BY spool.number", (now_ms,))
@@ -207,15 +212,24 @@ class BusWrites(BusReads):
         """Sender, id and until when it stays known."""
         self._con.executemany("INSERT INTO bus_known VALUES (?, ?, ?)", rows)
 
-    def bus_inbox_add(self, rows: Sequence[ArrivedRow]) -> None:
+    def bus_inbox_add(self, rows: Sequence[tuple[int, bytes, int, int, bytes, bytes]]) -> None:
+        """The fields of `ArrivedRow`, plain: there are many."""
         self._con.executemany("INSERT INTO bus_inbox VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    def bus_inbox_drop(self, numbers: Collection[int]) -> int:
+    def bus_inbox_drop(self, numbers: Collection[int]) -> list[tuple[PeerKey, int, int]]:
+        """Removes messages. Returns how many of each sender, and the bytes of their bodies."""
+        found = list(
+            self._con.execute(
+                "SELECT sender, count(*), sum(length(body)) FROM bus_inbox "
+                "WHERE number IN (SELECT value FROM json_each(?)) GROUP BY sender",
+                (in_list(numbers),),
+            )
+        )
         self._con.execute(
             "DELETE FROM bus_inbox WHERE number IN (SELECT value FROM json_each(?))",
             (in_list(numbers),),
         )
-        return self._con.changes()
+        return found
 
     def bus_sweep(self, now_ms: int, most: int) -> int:
         """Forgets ids that no sender can send again; returns how many."""
