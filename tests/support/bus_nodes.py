@@ -13,6 +13,7 @@ from typing import Self
 import holdfast
 from holdfast.bus.bus import Bus
 from holdfast.bus.options import BusOptions
+from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.home_directory import HomeDirectory
 from holdfast.node.bus.member_peers import MemberPeers
@@ -45,8 +46,10 @@ class BusNode:
         assert isinstance(store, SqliteStore)
         write = LoopWriter(self.engine, store.writer).write
         self.peers = MemberPeers(self.engine, self.trust, write)
-        self.directory = HomeDirectory(self.engine, TrustDirectory(self.engine, write), self.peers)
-        self.members = MeshMembers(self.engine, self.trust, self.peers, write)
+        rights = CapabilityPeers(self.engine, self.trust)
+        zones = TrustDirectory(self.engine, write)
+        self.directory = HomeDirectory(self.engine, zones, self.peers, rights)
+        self.members = MeshMembers(self.engine, self.trust, self.peers, write, rights.gone)
         self.bus = await Bus.bind_with(
             BusOptions(seed=self.trust.seed(), name=self.name, peers=self.directory)
         )

@@ -28,6 +28,7 @@ from support.envelopes import make_id, message_send, raw
 from support.keeping import LARGE, MESH, PAGE, fill, make_home, team
 from support.nodes import share
 from support.stores import (
+    bus_capability_row,
     bus_invite_row,
     bus_mesh_row,
     known_member,
@@ -88,6 +89,7 @@ def _grow(node: Node) -> None:
         tx.quarantine_add(quarantine_row(offset=5))
         tx.bus_mesh_put(bus_mesh_row(MESH))
         tx.bus_invite_put(bus_invite_row("a"))
+        tx.bus_capability_put(bus_capability_row())
         tx.bus_address_put(BusAddressRow(key=b"k" * 32, addresses=("10.0.0.1:1",), seen_at=1))
         id, lamport = make_id(9000), tx.tick(MESH)[0]
         fact = raw(

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from nacl.signing import SigningKey
 
 from holdfast.rules.arrivals import Arrived
+from holdfast.rules.bus.capability import issue
 from holdfast.rules.bus.member_list import first_list
-from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import BusCapabilityRow, BusInviteRow, BusMeshRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
@@ -220,6 +221,21 @@ def bus_mesh_row(mesh: str = MESH, **fields: Any) -> BusMeshRow:
     members = first_list(owner, mesh, bytes(16), "zoe", 1)
     given = {"owner": members.owner, "members": members.raw, "joined_at": 1, **fields}
     return BusMeshRow(mesh=mesh, **given)
+
+
+def bus_capability_row() -> BusCapabilityRow:
+    """A right that this node gave."""
+    key, holder = SigningKey(b"o" * 32), bytes(SigningKey(b"h" * 32).verify_key)
+    made = issue(key, holder, ["service:a"], now_ms=1, expires_at=9, name="bo")
+    return BusCapabilityRow(
+        id=made.id,
+        kind="given",
+        name="bo",
+        key=holder,
+        capability=made.raw,
+        added_at=1,
+        expires_at=9,
+    )
 
 
 def bus_invite_row(digit: str, mesh: str = MESH, **fields: Any) -> BusInviteRow:

@@ -101,7 +101,10 @@ class Bus:
         if store is None:
             store = MemoryMeshStore(now_ms=options.clock.now_ms, random=options.random)
         seed = options.seed or options.random(32)
-        context = BusContext(options, seed, store, options.peers or StaticPeers())
+        peers = options.peers or StaticPeers()
+        context = BusContext(options, seed, store, peers)
+        if isinstance(peers, StaticPeers):
+            peers.bound(context.key, options.clock.now_ms)
         bus = cls(context, options, seed)
         try:
             await bus._start(options.listen)
@@ -125,8 +128,11 @@ class Bus:
         peers = [one for one in await self._context.peers.all() if self.key not in one.keys]
         self._names = {key: peer.name for peer in peers for key in peer.keys}
         for link in self.links.all():
-            if await self._context.peers.of_key(link.peer) is None:
+            known = await self._context.peers.of_key(link.peer)
+            if known is None:
                 link.close(NotTrusted.code, "this peer is not known any more")
+            else:
+                self.router.may_less(link, known)
         self.links.refresh(
             {
                 peer.name: WantedPeer(peer.keys, peer.addresses)

@@ -30,6 +30,7 @@ from holdfast.rules.bus.strangers import whom_to_drop
 from holdfast.rules.errors import (
     AnotherConnection,
     BusClosed,
+    CapabilityRefused,
     HoldfastError,
     PeerUnreachable,
     TooMany,
@@ -41,6 +42,7 @@ from holdfast.rules.limits import (
     BUS_FAULTS_MAX,
     BUS_HELLO_MS_MAX,
     BUS_STRANGERS_MAX,
+    REASON_CHARS_MAX,
     SECOND_MS,
 )
 from holdfast.service.supervisor import Supervisor, TaskUnit
@@ -185,10 +187,13 @@ class BusLinks:
             connection.abort()
 
     def _refuse(self, connection: FrameConnection, error: HoldfastError) -> None:
-        """A stranger gets the code and not a word more."""
+        """A stranger gets the code and not a word more; who showed a capability learns what is
+        wrong with it, which is all its own.
+        """
         self.counts[error.code] += 1
         log.info("a connection from %s is refused: %s", connection.host, error.message)
-        goodbye = GoodbyeFrame(error.code)
+        why = error.message[:REASON_CHARS_MAX] if isinstance(error, CapabilityRefused) else ""
+        goodbye = GoodbyeFrame(error.code, why)
         connection.send(FrameKind.GOODBYE, Stream.CONTROL, told(FrameKind.GOODBYE, goodbye))
         connection.close()
 

@@ -151,6 +151,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """What it may read here; `*` for everything."""
     scopes: tuple[str, ...] | None = None
     """The only things that it may ask for and publish (`rules/bus/scope.py`); None: no limit."""
+    ends_at: int | None = None
+    """When that ends, by the wall clock; its link ends then."""
 
 
 class PeerDirectory(Protocol):

@@ -21,7 +21,7 @@ from holdfast.bus.guard import guarded
 from holdfast.bus.lane import Lane
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake, Traffic
-from holdfast.bus.ports import Link, LinkPart
+from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.bus.requests import Requests
 from holdfast.bus.serving import RequestServing
 from holdfast.bus.topics import Topics
@@ -47,7 +47,7 @@ from holdfast.rules.errors import (
     ZoneNotTrusted,
 )
 from holdfast.rules.keys import text_of
-from holdfast.rules.limits import BUS_SWEEP_MS
+from holdfast.rules.limits import BUS_CLOCK_SKEW_MS, BUS_SWEEP_MS, SECOND_MS
 
 
 class BusRouter:
@@ -70,6 +70,8 @@ class BusRouter:
         self._hearing = False
         self._scopes: dict[PeerKey, tuple[str, ...]] = {}
         """What peers may ask for and publish that may not do everything."""
+        self._ends: dict[PeerKey, int] = {}
+        """Until when that holds."""
 
     async def start(self) -> None:
         """Reads what an earlier life of the bus left behind."""
@@ -109,9 +111,36 @@ class BusRouter:
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
         self._scopes.pop(peer, None)
+        self._ends.pop(peer, None)
         if admitted.scopes is not None:
             self._scopes[peer] = admitted.scopes
+        if admitted.ends_at is not None:
+            self._ends[peer] = admitted.ends_at
         return admitted.name
+
+    def may_less(self, link: Link, peer: Peer) -> None:
+        """What a linked peer may do has perhaps become less."""
+        if peer.scopes is not None and peer.scopes != self._scopes.get(link.peer):
+            self._scopes[link.peer] = peer.scopes
+            self._tell_interest(link)
+
+    def _end_in_time(self, link: Link) -> None:
+        """The link ends when the right by which the peer was let in does."""
+        ends_at = self._ends.get(link.peer)
+        if ends_at is None:
+            return
+        left_ms = ends_at + BUS_CLOCK_SKEW_MS - self.context.clock.now_ms()
+        if left_ms > 0:
+            # Looked at again from time to time: the clock of the wall may be set.
+            wait = min(left_ms, BUS_SWEEP_MS)
+            self.context.loop.call_later(wait / SECOND_MS, self._end_if_over, link)
+        else:
+            link.close(CapabilityRefused.code, "the capability of this peer has expired")
+
+    def _end_if_over(self, link: Link) -> None:
+        intake = self.intakes.get(link.name)
+        if intake is not None and intake.link is link and not self.context.is_closed:
+            self._end_in_time(link)
 
     def link_up(self, link: Link) -> None:
         before = self.intakes.get(link.name)
@@ -119,6 +148,7 @@ class BusRouter:
             self.link_down(before.link, None)
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
         self._tell_interest(link)
+        self._end_in_time(link)
         self.context.spawn(self._begin(link), "begin")
         for part in self.parts:
             part.link_up(link)

@@ -18,8 +18,10 @@ from msgspec import Meta
 
 from holdfast.rules.errors import BadAnswer
 from holdfast.rules.limits import (
+    BUS_ADDRESSES_MAX,
     BUS_CAPABILITY_BYTES_MAX,
     BUS_MEMBER_LIST_BYTES_MAX,
+    BUS_MEMBERS_MAX,
     LAMPORT_MAX,
     MESH_SLUG_CHARS_MAX,
 )
@@ -32,6 +34,18 @@ LEAVE: Final = "holdfast.mesh.leave"
 Slug = Annotated[str, Meta(max_length=MESH_SLUG_CHARS_MAX)]
 ListBytes = Annotated[bytes, Meta(max_length=BUS_MEMBER_LIST_BYTES_MAX)]
 CapabilityBytes = Annotated[bytes, Meta(max_length=BUS_CAPABILITY_BYTES_MAX)]
+
+
+class MemberPlaces(msgspec.Struct, array_like=True, frozen=True):
+    """Where a member may be: a hint, like all addresses. The key of the hello decides."""
+
+    key: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    addresses: Annotated[
+        list[Annotated[str, Meta(max_length=64)]], Meta(max_length=BUS_ADDRESSES_MAX)
+    ]
+
+
+Places = Annotated[list[MemberPlaces], Meta(max_length=BUS_MEMBERS_MAX)]
 
 
 class JoinAsked(msgspec.Struct, array_like=True, frozen=True):
@@ -63,11 +77,14 @@ class NewsGiven(msgspec.Struct, array_like=True, frozen=True):
     """A newer list; empty if there is none."""
     capability: CapabilityBytes
     """Empty if the asker did not need one, or the answerer cannot give it."""
+    places: Places = []
+    """Where the answerer knows other members."""
 
 
 class ListTold(msgspec.Struct, array_like=True, frozen=True):
     mesh: Slug
     members: ListBytes
+    places: Places = []
 
 
 class LeaveAsked(msgspec.Struct, array_like=True, frozen=True):

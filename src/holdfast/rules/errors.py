@@ -28,11 +28,11 @@
     │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
     │                        BlobCorrupt
     └── BusError           whatever the peer bus raises, each in one of the families above too
-        └── directly         PeerUnreachable UnknownPeer BadSignature BadPayloadId WrongRecipient
-                             BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
-                             RequestCancelled RequestRefused MessageRefused BusClosed
-                             BusStoreFailed WrongKey DiscoveryFailed UnknownStream
-                             HandlerRefused CommandFailed
+        └── directly         PeerUnreachable PeerClosing UnknownPeer BadSignature BadPayloadId
+                             WrongRecipient BadSequence BusInboxFull CapabilityRefused
+                             NoResponder RequestTimedOut RequestCancelled RequestRefused
+                             MessageRefused BusClosed BusStoreFailed WrongKey DiscoveryFailed
+                             UnknownStream HandlerRefused CommandFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`

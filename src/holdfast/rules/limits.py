@@ -884,6 +884,8 @@ BUS_CAPABILITY_MS: Final = 30 * DAY_MS
 """How long a capability is good for unless its issuer says otherwise; members renew it in time."""
 BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
 """The longest time that a capability can be good for; more is refused."""
+BUS_CAPABILITIES_MAX: Final = 1024
+"""Capabilities that a node remembers, given and held; those that have ended make room."""
 BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
 """How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
 BUS_ADDRESSES_MAX: Final = 8

@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import (
+    BusAddressRow,
+    BusCapabilityRow,
+    BusInviteRow,
+    BusMeshRow,
+)
 
 
 class MembershipReader(Protocol):
@@ -19,6 +24,8 @@ class MembershipReader(Protocol):
         """Of a mesh, or of all, the oldest first."""
 
     def bus_address_get(self, key: bytes) -> BusAddressRow | None: ...
+    def bus_capability_list(self) -> list[BusCapabilityRow]:
+        """The oldest first."""
 
 
 class MembershipWriter(MembershipReader, Protocol):
@@ -32,3 +39,5 @@ class MembershipWriter(MembershipReader, Protocol):
     def bus_invite_drop(self, digest: bytes) -> bool: ...
     def bus_address_put(self, row: BusAddressRow) -> None: ...
     def bus_address_drop(self, key: bytes) -> bool: ...
+    def bus_capability_put(self, row: BusCapabilityRow) -> None: ...
+    def bus_capability_drop(self, id: bytes) -> bool: ...

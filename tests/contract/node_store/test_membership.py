@@ -5,7 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import (
+    BusAddressRow,
+    BusCapabilityRow,
+    BusInviteRow,
+    BusMeshRow,
+)
 from holdfast.storage.ports import Store, Transaction
 from support.stores import read, with_mesh
 
@@ -90,3 +95,24 @@ def test_B6_a_failed_transaction_leaves_members_and_invites_as_they_were(store: 
     with pytest.raises(ValueError, match="no"):
         store.write(fails)
     assert read(store, lambda tx: (tx.bus_mesh_get("team"), tx.bus_invite_list(None))) == (ROW, [])
+
+
+def test_B6_capabilities_are_kept_changed_and_dropped_by_id(store: Store) -> None:
+    row = BusCapabilityRow(
+        id=b"i" * 16,
+        kind="given",
+        name="bo",
+        key=b"k" * 32,
+        capability=b"c",
+        added_at=2,
+        expires_at=9,
+    )
+    older = msgspec.structs.replace(row, id=b"z" * 16, kind="held", added_at=1)
+    for one in (row, older):
+        store.write(lambda tx, one=one: tx.bus_capability_put(one))  # type: ignore[misc]
+    assert read(store, lambda tx: tx.bus_capability_list()) == [older, row]
+    gone = msgspec.structs.replace(row, kind="revoked")
+    store.write(lambda tx: tx.bus_capability_put(gone))
+    assert store.write(lambda tx: tx.bus_capability_drop(older.id))
+    assert not store.write(lambda tx: tx.bus_capability_drop(older.id))
+    assert read(store, lambda tx: tx.bus_capability_list()) == [gone]

@@ -20,6 +20,7 @@ from holdfast.rules.errors import (
     CapabilityRefused,
     InviteEnded,
     MessageRefused,
+    NotAMember,
     NotTrusted,
     PeerUnreachable,
     RequestRefused,
@@ -283,5 +284,47 @@ def test_B6_a_list_that_the_owner_did_not_sign_changes_nothing(tmp_path: Path) -
         with pytest.raises(RequestRefused, match="not signed by the owner"):
             await zoe.bus.request("bob", wire.TOLD, wire.encode(told_))
         assert bob.names() == ["ana", "bob", "zoe"]
+
+    told(tmp_path, story, "ana", "bob", "zoe")
+
+
+def test_B6_members_that_know_only_the_owner_find_each_other_while_it_is_away(
+    tmp_path: Path,
+) -> None:
+    async def story(nodes: list[BusNode]) -> None:
+        ana, bob, zoe = nodes
+        invite = ana.invite(uses=2)
+        await bob.join(invite)
+        await bob.until(lambda: bob.is_linked(ana))
+        await zoe.join(invite)
+        # Nobody has told them of each other's addresses, and they look for nobody on the LAN.
+        await bob.until(lambda: bob.is_linked(zoe) and zoe.is_linked(bob))
+        await ana.bus.close()
+        await zoe.bus.close()
+        await zoe.bind()  # at another port, of which bob knows nothing
+        await zoe.until(lambda: zoe.is_linked(bob) and bob.is_linked(zoe))
+
+    told(tmp_path, story, "ana", "bob", "zoe")
+
+
+def test_B6_places_are_told_to_members_alone_and_of_members_alone(tmp_path: Path) -> None:
+    async def story(nodes: list[BusNode]) -> None:
+        ana, bob, zoe = nodes
+        invite = ana.invite(uses=2)
+        await bob.join(invite)
+        await zoe.join(invite)
+        await bob.until(lambda: bob.is_linked(zoe))
+        stranger = b"s" * 32
+        places = [wire.MemberPlaces(stranger, ["127.0.0.1:9"])]
+        await bob.members._hear_places("team", places, ana.key)
+        assert bob.engine.read("test", lambda tx: tx.bus_address_get(stranger)) is None
+        ana.sharing.remove_member("team", "zoe")
+        await ana.members.refresh()
+        await bob.until(lambda: bob.names() == ["ana", "bob"])
+        held = bob.peers.held_mesh("team")
+        assert held is not None
+        assert zoe.key not in [one.key for one in bob.members._places(held.members, ana.key)]
+        with pytest.raises(NotAMember):
+            bob.members._of_member("team", zoe.key)
 
     told(tmp_path, story, "ana", "bob", "zoe")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules.bus.credit import ReceivingCredit, SendingCredit
-from holdfast.rules.bus.dial_plan import DialState, after_dial_error
+from holdfast.rules.bus.dial_plan import DialState, after_dial_error, places_told
 from holdfast.rules.bus.keepalive import life_check
 from holdfast.rules.bus.link_choice import InboundVerdict, inbound_verdict
 from holdfast.rules.bus.strangers import whom_to_drop
@@ -23,7 +23,7 @@ from holdfast.rules.errors import (
     PeerUnreachable,
     TooMany,
 )
-from holdfast.rules.limits import BACKOFF_MS_MAX, BUS_BACK_MS, REFUSALS_BRIEF_MAX
+from holdfast.rules.limits import BACKOFF_MS_MAX, BUS_ADDRESSES_MAX, BUS_BACK_MS, REFUSALS_BRIEF_MAX
 
 LOW, HIGH = b"a", b"b"
 
@@ -140,3 +140,21 @@ def test_B6_who_said_goodbye_a_moment_ago_is_dialled_soon_however_often_it_faile
     assert usual > 10 * BUS_BACK_MS
     refused = after_dial_error(NotTrusted("no"), 40, 0.5, is_back_soon=True)
     assert refused.state is DialState.REFUSED, "a goodbye lets nobody knock at a shut door"
+
+
+def test_B6_of_told_places_only_those_are_dialled_that_the_teller_can_mean() -> None:
+    told = [
+        "0.0.0.0:7412",
+        "10.0.0.7:1",
+        "127.0.0.1:2",
+        "[::1]:2",
+        "224.0.0.1:2",
+        "x",
+        "10.0.0.7:0",
+    ]
+    told += ["host:3", "10.0.0.7:99999", "[fe80::1]:4"]
+    assert places_told(told, "10.0.0.9") == ("10.0.0.9:7412", "10.0.0.7:1", "[fe80::1]:4")
+    assert places_told(told, "127.0.0.1") == ("127.0.0.1:7412", "127.0.0.1:2", "[::1]:2")
+    assert places_told(told, "elsewhere") == ()
+    many = [f"10.0.0.{number}:1" for number in range(50)]
+    assert len(places_told(many, "10.0.0.9")) == BUS_ADDRESSES_MAX

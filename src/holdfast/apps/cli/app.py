@@ -24,6 +24,7 @@ _COMMANDS = (
         "mesh",
         "peer",
         "bus",
+        "capability",
         "token",
         "memory",
         "state",

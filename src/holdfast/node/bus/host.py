@@ -18,6 +18,7 @@ from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
 from holdfast.bus.tls_net import TlsNet
+from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
 from holdfast.node.bus.exchange import MeshExchange
@@ -56,6 +57,7 @@ class BusHost:
         writer = LoopWriter(engine, store.writer)
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
+        self._rights = CapabilityPeers(engine, self._own_key)
         self._write = writer.write
         self._store = SqliteMeshStore(
             store,
@@ -117,7 +119,9 @@ class BusHost:
         """Binds the bus, with all that uses it."""
         self.bus = await self._bind()
         try:
-            self.members = MeshMembers(self._engine, self._own_key, self._member_peers, self._write)
+            self.members = MeshMembers(
+                self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
+            )
             self.members.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
@@ -142,7 +146,7 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=HomeDirectory(self._engine, self.directory, self._member_peers),
+                peers=HomeDirectory(self._engine, self.directory, self._member_peers, self._rights),
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,

@@ -122,6 +122,10 @@ class LocalBus:
         await self.members.leave(mesh)
         await self.meshes_changed()
 
+    async def refresh(self) -> None:
+        await self.members.refresh()
+        await self.meshes_changed()
+
     async def standing(self) -> BusStanding:
         found, heard = self.bus.status(), self._discovered()
         linked = {peer.name: peer for peer in found.peers}
@@ -132,9 +136,10 @@ class LocalBus:
             for row in self._directory.standings()
         ]
         for name in sorted(linked):
-            if name.startswith(GUEST) and linked[name].state != "connected":
-                continue  # it was one for its join alone
-            row = self._known_otherwise(name)
+            row, is_up = self._known_otherwise(name), linked[name].state == "connected"
+            is_kept = row.trust == "member" or (row.trust != "guest" and name in waiting)
+            if not is_up and not is_kept:
+                continue  # what let it in was for that link alone
             peers.append(_standing(row, linked[name], waiting.get(name, 0), now))
         return BusStanding(
             name=found.name,
@@ -155,9 +160,11 @@ class LocalBus:
     def _known_otherwise(self, name: str) -> PeerStanding:
         """A peer that is no zone, without its link."""
         key = self.members.peers.key_of(name)
+        members = [peer.name for peer in self.members.peers.all()]
+        trust = "guest" if name.startswith(GUEST) else "capability"
         return PeerStanding(
             peer=name,
-            trust="member",
+            trust="member" if name in members else trust,
             seen_at=None if key is None else self._directory.seen_at(key),
         )
 

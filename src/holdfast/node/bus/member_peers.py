@@ -20,6 +20,7 @@ from holdfast.protocol.bus_members import JOIN
 from holdfast.rules.bus.capability import Capability, check_capability, read_capability
 from holdfast.rules.bus.member_list import MemberList, trusted_list
 from holdfast.rules.bus.membership import (
+    BusAddressRow,
     BusMeshRow,
     MemberStanding,
     invite_of_ticket,
@@ -209,6 +210,24 @@ class MemberPeers:
         known = () if row is None else row.addresses
         if with_addresses(known, addresses) != known:
             await self._write("bus.seen", lambda tx: note_addresses(tx, key, addresses, now))
+
+    async def hear_addresses(
+        self, key: PeerKey, addresses: Sequence[str], *, last: bool = False
+    ) -> bool:
+        """A peer says that it, or another one, is there; True if that is new. `last`: what was
+        known comes before it, and stays.
+        """
+        now = self._engine.ctx.now_ms()
+        row = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
+        known = () if row is None else row.addresses
+        fresh = [address for address in addresses if address not in known]
+        wanted = with_addresses(tuple(fresh), known) if last else with_addresses(known, fresh)
+        if wanted == known:
+            return False
+        seen_at = now if row is None else row.seen_at
+        heard = BusAddressRow(key=key, addresses=wanted, seen_at=seen_at)
+        await self._write("bus.seen", lambda tx: tx.bus_address_put(heard))
+        return True
 
     # --- joining -------------------------------------------------------------------------------
 

@@ -32,11 +32,13 @@ from holdfast.protocol.bus_members import (
     JoinGiven,
     LeaveAsked,
     ListTold,
+    MemberPlaces,
     NewsAsked,
     NewsGiven,
     decode,
 )
 from holdfast.rules.bus.capability import Capability, check_capability, read_capability
+from holdfast.rules.bus.dial_plan import places_told
 from holdfast.rules.bus.member_list import (
     MemberList,
     is_newer,
@@ -104,8 +106,11 @@ class MeshMembers:
         own_key: OwnKey,
         peers: MemberPeers,
         write: Callable[[str, Work[Any]], Awaitable[Any]],
+        gone: Callable[[bytes], None] = lambda key: None,
     ) -> None:
+        """`gone` gets the key of a peer whose link has ended."""
         self._engine, self._own_key, self.peers, self._write = engine, own_key, peers, write
+        self._gone = gone
         self._owner = MeshOwner(engine, own_key, write, self._changed)
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
@@ -128,7 +133,7 @@ class MeshMembers:
 
     def link_up(self, link: Link) -> None:
         self._links[link.peer] = link
-        self._spawn(self._ask_news(link))
+        self._spawn(self._meet(link))
 
     def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
         """Not ours."""
@@ -137,6 +142,7 @@ class MeshMembers:
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self.peers.gone(link.peer)
+            self._gone(link.peer)
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -261,12 +267,13 @@ class MeshMembers:
         held = self._of_member(wanted.mesh, asked.key)
         newer = held.members.raw if held.members.serial > wanted.serial else b""
         renewed = self._owner.renewed(held, asked.key) if wanted.renew else b""
-        return wire.encode(NewsGiven(newer, renewed))
+        return wire.encode(NewsGiven(newer, renewed, self._places(held.members, asked.key)))
 
     async def _list_told(self, asked: MemberRequest) -> bytes:
         told = decode(asked.body, ListTold)
         held = self._of_member(told.mesh, asked.key)
         await self._adopt(held, told.members, asked.key)
+        await self._hear_places(told.mesh, told.places, asked.key)
         return b""
 
     def _of_member(self, mesh: str, key: bytes) -> HeldMesh:
@@ -275,6 +282,53 @@ class MeshMembers:
         if held is None or self.peers.standing(key, mesh) is None:
             raise NotAMember(f"this key is no member of {mesh!r}")
         return held
+
+    # --- where members are ---------------------------------------------------------------------
+
+    async def _meet(self, link: Link) -> None:
+        """Remembers where a peer says that it listens, and tells other members if that is news;
+        then asks it what is new.
+        """
+        meshes = [held for held in self.peers.held() if held.members.of_key(link.peer)]
+        is_zone = self._engine.read("bus.peer", lambda tx: tx.zone_of_key(link.peer)) is not None
+        places = places_told(link.welcome.addresses, _host(link))
+        if (meshes or is_zone) and await self.peers.hear_addresses(link.peer, places):
+            await self._running_bus().refresh_peers()
+            for held in meshes:
+                self._changed(held.members, heard_from=link.peer)
+        await self._ask_news(link)
+
+    def _places(self, members: MemberList, asker: bytes) -> list[MemberPlaces]:
+        """Where this node knows members of a mesh, for one of them. Zones that are blocked here are
+        left out.
+        """
+        others = [
+            one.key for one in members.members if one.key not in (asker, self.peers.our_key())
+        ]
+
+        def look(tx: Reader) -> list[MemberPlaces]:
+            found = []
+            for key in others:
+                zone, row = tx.zone_of_key(key), tx.bus_address_get(key)
+                if row is not None and (zone is None or zone.blocked_at is None):
+                    found.append(MemberPlaces(key, list(row.addresses)))
+            return found
+
+        return self._engine.read("bus.peers", look)
+
+    async def _hear_places(self, mesh: str, told: list[MemberPlaces], teller: bytes) -> None:
+        """A member tells where others are. Only members are looked for, at what is new."""
+        held, link = self.peers.held_mesh(mesh), self._links.get(teller)
+        if held is None or link is None:
+            return
+        is_news = False
+        for one in told:
+            if one.key != self.peers.our_key() and held.members.of_key(one.key) is not None:
+                places = places_told(one.addresses, _host(link))
+                if await self.peers.hear_addresses(one.key, places, last=True):
+                    is_news = True
+        if is_news:
+            await self._running_bus().refresh_peers()
 
     # --- news ----------------------------------------------------------------------------------
 
@@ -291,6 +345,7 @@ class MeshMembers:
                     await self._renew(held, given.capability)
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
+                await self._hear_places(held.row.mesh, given.places, link.peer)
             except NotAMember:
                 if link.peer == held.row.owner:
                     log.warning("the owner of %s has removed this node from it", held.row.mesh)
@@ -345,7 +400,7 @@ class MeshMembers:
                 self._spawn(self._tell(link, members))
 
     async def _tell(self, link: Link, members: MemberList) -> None:
-        told = ListTold(members.mesh, members.raw)
+        told = ListTold(members.mesh, members.raw, self._places(members, link.peer))
         try:
             await self._ask(link.name, TOLD, wire.encode(told))
         except HoldfastError as error:
@@ -356,6 +411,11 @@ class MeshMembers:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+def _host(link: Link) -> str:
+    """The host at the other end of a link."""
+    return link.address.rpartition(":")[0] if link.dialled else link.address
 
 
 def _check_free(tx: Reader, mesh: str, owner: bytes) -> bool:

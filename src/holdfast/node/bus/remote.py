@@ -132,6 +132,9 @@ class RemoteBus:
     async def leave(self, mesh: str) -> None:
         await self._post("leave", documents.BusLeave(mesh), documents.BusLeft)
 
+    async def refresh(self) -> None:
+        await self.call("POST", "/v1/refresh", None, dict)
+
     async def standing(self) -> BusStanding:
         return await self.call("GET", "/v1/bus/status", None, BusStanding)
 

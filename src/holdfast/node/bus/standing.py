@@ -10,7 +10,8 @@ class PeerStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     peer: str
     trust: str
-    """`trusted`, `blocked` or `expired`; `member` for one that only a mesh knows."""
+    """`trusted`, `blocked` or `expired`; `member` for one that only a mesh knows,
+    `capability` for one that only a capability does, `guest` for one that is about to join."""
     link: str = "down"
     """`up` while there is a proved link."""
     address: str | None = None

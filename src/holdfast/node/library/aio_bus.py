@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SendReceipt,
     )
     from holdfast.node.bus.api import BusApi, Messages, Served
+    from holdfast.node.bus.capabilities import BusCapabilities
     from holdfast.node.bus.members import JoinedOverBus
     from holdfast.node.bus.sharing import BusSharing
     from holdfast.node.bus.standing import BusStanding, PeerStanding
@@ -187,6 +188,17 @@ class AsyncNodeBus:
         opened = self._opened
         return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
 
+    @property
+    def capabilities(self) -> BusCapabilities:
+        """Rights over the bus that this node gives, passes on, uses and takes back. These work in
+        this home alone and return at once; `refresh` tells whoever holds the bus.
+        """
+        from holdfast.node.bus.capabilities import BusCapabilities
+        from holdfast.node.trust.own_key import OwnKey
+
+        opened = self._opened
+        return BusCapabilities(opened.engine, OwnKey(opened.engine, opened.paths))
+
     async def join(self, invite: str, *, wait_ms: int = BUS_JOIN_MS) -> JoinedOverBus:
         """Becomes a member of a mesh that has no broker: its owner is looked for, by the addresses
         in the invite and on the LAN, and asked.
@@ -200,6 +212,12 @@ class AsyncNodeBus:
         if not (remove or forget):
             await (await self._ready()).leave(mesh)
         self.sharing.forget(mesh, remove=remove)
+
+    async def refresh(self) -> None:
+        """Looks again whom this node trusts and what it has given: links of those who may no longer
+        speak with it end, and new peers are called.
+        """
+        await (await self._ready()).refresh()
 
     async def close(self) -> None:
         """Lets go of the bus; what waits for absent peers stays in the outbox."""

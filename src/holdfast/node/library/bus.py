@@ -21,6 +21,7 @@ from holdfast.rules.limits import BUS_BUFFER, BUS_SERVE_MAX
 if TYPE_CHECKING:
     from holdfast.bus.received import ReceivedMessage, ReceivedRequest
     from holdfast.node.bus.api import Messages
+    from holdfast.node.bus.capabilities import BusCapabilities
     from holdfast.node.bus.sharing import BusSharing
     from holdfast.node.home.opening import Opened
 
@@ -58,6 +59,7 @@ class NodeBus:
     peers = _waits(AsyncNodeBus.peers)
     join = _waits(AsyncNodeBus.join)
     leave = _waits(AsyncNodeBus.leave)
+    refresh = _waits(AsyncNodeBus.refresh)
 
     @property
     def sharing(self) -> BusSharing:
@@ -67,6 +69,17 @@ class NodeBus:
 
         opened = self._opened
         return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
+
+    @property
+    def capabilities(self) -> BusCapabilities:
+        """Rights over the bus that this node gives, passes on, uses and takes back. These work in
+        this home alone and return at once; `refresh` tells whoever holds the bus.
+        """
+        from holdfast.node.bus.capabilities import BusCapabilities
+        from holdfast.node.trust.own_key import OwnKey
+
+        opened = self._opened
+        return BusCapabilities(opened.engine, OwnKey(opened.engine, opened.paths))
 
     def bind(self, *, listen: str | None = None, discovery: str | None = None) -> NodeBus:
         """Opens the bus now, and says where peers reach this process (`listen`, HOST:PORT with

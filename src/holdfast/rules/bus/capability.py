@@ -22,10 +22,11 @@ the clock may be the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Final, Literal
+from hashlib import sha256
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -34,7 +35,7 @@ from nacl.signing import SigningKey, VerifyKey
 
 from holdfast.rules.bus.scope import check_scope, one_covers
 from holdfast.rules.errors import BadInput, CapabilityRefused
-from holdfast.rules.keys import KEY_BYTES, check_key_bytes
+from holdfast.rules.keys import KEY_BYTES, bytes_of, check_key_bytes, text_of
 from holdfast.rules.limits import (
     BUS_CAPABILITY_BYTES_MAX,
     BUS_CAPABILITY_DEPTH_MAX,
@@ -49,6 +50,9 @@ from holdfast.rules.names import check_peer
 
 VERSION: Final = 1
 _WORDS: Final = b"holdfast bus capability 1\0"
+_ID: Final = b"holdfast bus capability id 1\0"
+ID_BYTES: Final = 16
+KIND: Final = "capability"
 
 Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 Moment = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]
@@ -65,6 +69,11 @@ class CapabilityStep(msgspec.Struct, array_like=True, frozen=True, forbid_unknow
     issued_at: Moment
     expires_at: Moment
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+    @property
+    def id(self) -> bytes:
+        """Names this step: whoever takes it back takes back what was narrowed from it, too."""
+        return sha256(_ID + self.signature).digest()[:ID_BYTES]
 
 
 class Capability(
@@ -84,6 +93,10 @@ class Capability(
     def name(self) -> str:
         """What the issuer calls the holder; empty if the right was passed on to it."""
         return self.steps[-1].name
+
+    @property
+    def id(self) -> bytes:
+        return self.steps[-1].id
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -186,6 +199,27 @@ def _checked_sizes(capability: Capability) -> Capability:
     return capability
 
 
+# --- as a text -----------------------------------------------------------------------------------
+
+
+def capability_text(issuer_name: str, capability: Capability) -> str:
+    """One line that people hand on: `ana:capability:…`, with what its issuer is called. The name
+    is a hint; the key inside decides.
+    """
+    return f"{issuer_name}:{KIND}:{text_of(capability.raw)}"
+
+
+def parse_capability_text(text: str) -> tuple[str, Capability]:
+    """The issuer's name and the capability; nothing is believed yet. Raises BadInput for another
+    text, CapabilityRefused for a capability that breaks a rule.
+    """
+    name, kind, raw = [*text.strip().rsplit(":", 2), "", ""][:3]
+    size = len(raw) * 3 // 4
+    if kind != KIND or not 0 < size <= BUS_CAPABILITY_BYTES_MAX:
+        raise BadInput("that is no capability", hint="it looks like ana:capability:…")
+    return check_peer(name), read_capability(bytes_of(raw, size, "the capability"))
+
+
 # --- checking ----------------------------------------------------------------------------------
 
 
@@ -223,6 +257,58 @@ def check_capability(raw: bytes, holder: bytes, now_ms: int) -> Capability:
     _check_times(found, now_ms)
     _check_signatures(found)
     return found
+
+
+class ShownRights(NamedTuple):
+    """What a peer that shows capabilities may do by them."""
+
+    scopes: tuple[str, ...]
+    """Services and topics: meshes have lists of members."""
+    name: str
+    """What the issuer called it; empty if the right was passed on to it."""
+    ends_at: int
+    steps: tuple[bytes, ...]
+    """The ids of all steps by which it may."""
+
+
+def rights_shown(
+    shown: Iterable[bytes],
+    issuer: bytes,
+    holder: bytes,
+    now_ms: int,
+    revoked: Collection[bytes] = (),
+) -> ShownRights | None:
+    """What the capabilities that a peer shows give it at their issuer; None if it shows none of
+    this issuer. Raises CapabilityRefused if none of them is good: what is wrong with the first.
+    """
+    refused: CapabilityRefused | None = None
+    good: list[Capability] = []
+    for raw in shown:
+        try:
+            if read_capability(raw).issuer == issuer:
+                good.append(_unrevoked(check_capability(raw, holder, now_ms), revoked))
+        except CapabilityRefused as error:
+            refused = refused or error
+    if not good:
+        if refused is not None:
+            raise refused
+        return None
+    wanted = (scope for one in good for scope in one.scopes if not scope.startswith("mesh:"))
+    return ShownRights(
+        tuple(dict.fromkeys(wanted)),
+        next((one.name for one in good if one.name), ""),
+        min(one.expires_at for one in good),
+        tuple(step.id for one in good for step in one.steps),
+    )
+
+
+def _unrevoked(capability: Capability, revoked: Collection[bytes]) -> Capability:
+    for at, step in enumerate(capability.steps, start=1):
+        if step.id in revoked:
+            raise CapabilityRefused(
+                f"step {at} of {len(capability.steps)} of a capability was taken back by its issuer"
+            )
+    return capability
 
 
 def _check_narrows(capability: Capability) -> None:

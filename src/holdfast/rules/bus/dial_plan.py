@@ -10,7 +10,9 @@ stopped                         the bus ends, or the peer is not wanted any more
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final
 
 from holdfast.rules.backoff import RetryPlan, backoff_ms, longest_ms
@@ -23,7 +25,12 @@ from holdfast.rules.errors import (
     NotTrusted,
     TooMany,
 )
-from holdfast.rules.limits import BACKOFF_MS_MIN, BUS_BACK_MS, REFUSALS_BRIEF_MAX
+from holdfast.rules.limits import (
+    BACKOFF_MS_MIN,
+    BUS_ADDRESSES_MAX,
+    BUS_BACK_MS,
+    REFUSALS_BRIEF_MAX,
+)
 
 
 class DialState(StrEnum):
@@ -57,3 +64,24 @@ def after_dial_error(
     if is_back_soon:
         wait = BACKOFF_MS_MIN + int(jitter * (BUS_BACK_MS - BACKOFF_MS_MIN))
     return DialPlan(DialState.WAITING, wait)
+
+
+def places_told(told: Iterable[str], via: str) -> tuple[str, ...]:
+    """The addresses that a peer tells, of itself or of another one, and that are worth a dial.
+    `via` is the host at the other end of its link: one that listens everywhere is there, and only
+    a peer of this very machine can mean this machine.
+    """
+    found: dict[str, None] = {}
+    for text in told:
+        host, _, port = text.rpartition(":")
+        if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
+            continue
+        try:
+            here, ip = ip_address(via.strip("[]")), ip_address(host.strip("[]"))
+        except ValueError:
+            continue
+        ip = here if ip.is_unspecified else ip
+        if ip.is_multicast or ip.is_unspecified or ip.is_loopback is not here.is_loopback:
+            continue
+        found[f"[{ip}]:{int(port)}" if ip.version == 6 else f"{ip}:{int(port)}"] = None
+    return tuple(found)[:BUS_ADDRESSES_MAX]

@@ -57,6 +57,22 @@ class BusInviteRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.uses_left > 0 and now_ms < self.expires_at
 
 
+class BusCapabilityRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A right over the bus that this node gave, was given, or took back."""
+
+    id: bytes
+    kind: str
+    """`given` by this node, `held` by it, or `revoked`: whatever has a step of this id is refused.
+    """
+    name: str
+    """Of the holder of a given one, of the issuer of a held one."""
+    key: bytes
+    """Whose name that is."""
+    capability: bytes
+    added_at: int
+    expires_at: int
+
+
 class BusAddressRow(msgspec.Struct, frozen=True, kw_only=True):
     """Where a member was reached."""
 

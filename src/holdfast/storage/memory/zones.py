@@ -6,7 +6,12 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import (
+    BusAddressRow,
+    BusCapabilityRow,
+    BusInviteRow,
+    BusMeshRow,
+)
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.memory.undo import UndoTables
@@ -156,6 +161,18 @@ class MemoryZones(UndoTables):
     def bus_address_drop(self, key: bytes) -> bool:
         there = key in self._table("bus_address")
         self._drop("bus_address", key)
+        return there
+
+    def bus_capability_list(self) -> list[BusCapabilityRow]:
+        rows = self._table("bus_capability").values()
+        return sorted(rows, key=lambda row: (row.added_at, row.id))
+
+    def bus_capability_put(self, row: BusCapabilityRow) -> None:
+        self._put("bus_capability", row.id, row)
+
+    def bus_capability_drop(self, id: bytes) -> bool:
+        there = id in self._table("bus_capability")
+        self._drop("bus_capability", id)
         return there
 
     def _next_number(self, what: str) -> int:

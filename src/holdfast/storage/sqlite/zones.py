@@ -9,7 +9,12 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.rules.bus.membership import BusAddressRow, BusInviteRow, BusMeshRow
+from holdfast.rules.bus.membership import (
+    BusAddressRow,
+    BusCapabilityRow,
+    BusInviteRow,
+    BusMeshRow,
+)
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.sqlite.columns import FILTER, FLAG, NAMES, RowColumns
@@ -22,6 +27,7 @@ _QUARANTINE = RowColumns("quarantine", QuarantineRow)
 _BUS_MESH = RowColumns("bus_mesh", BusMeshRow)
 _BUS_INVITE = RowColumns("bus_invite", BusInviteRow, grants=NAMES)
 _BUS_ADDRESS = RowColumns("bus_address", BusAddressRow, addresses=NAMES)
+_BUS_CAPABILITY = RowColumns("bus_capability", BusCapabilityRow)
 
 
 class ZoneReads:
@@ -90,6 +96,9 @@ class ZoneReads:
 
     def bus_address_get(self, key: bytes) -> BusAddressRow | None:
         return _BUS_ADDRESS.find(self._con, "WHERE key = ?", (key,))
+
+    def bus_capability_list(self) -> list[BusCapabilityRow]:
+        return _BUS_CAPABILITY.select(self._con, "ORDER BY added_at, id")
 
     def _with_keys(self, zone: ZoneRow) -> ZoneRow:
         keys = _KEY.select(self._con, "WHERE zone = ? ORDER BY added_at, key", (zone.name,))
@@ -164,6 +173,13 @@ class ZoneWrites(ZoneReads):
 
     def bus_address_drop(self, key: bytes) -> bool:
         self._con.execute("DELETE FROM bus_address WHERE key = ?", (key,))
+        return self._con.changes() > 0
+
+    def bus_capability_put(self, row: BusCapabilityRow) -> None:
+        self._con.execute(_BUS_CAPABILITY.upsert("id"), _BUS_CAPABILITY.values(row))
+
+    def bus_capability_drop(self, id: bytes) -> bool:
+        self._con.execute("DELETE FROM bus_capability WHERE id = ?", (id,))
         return self._con.changes() > 0
 
     def _next(self, what: str) -> int:

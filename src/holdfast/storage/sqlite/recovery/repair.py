@@ -129,7 +129,7 @@ class _Repair:
             self._table(table, self._plain(table))
         for table in ("peer", "blob", "vector_model", "buried"):
             self._table(table, self._plain(table))
-        for table in (*trust_rows.TABLES, *trust_rows.SHARED):
+        for table in (*trust_rows.TABLES, *trust_rows.SHARED, *trust_rows.RIGHTS):
             self._table(table, self._neighbour(table))
         for table in delivery_rows.TABLES:
             self._table(table, self._shared(table))
@@ -272,6 +272,7 @@ class _Repair:
         since = {
             **dict.fromkeys(trust_rows.TABLES, trust_rows.SINCE),
             **dict.fromkeys(trust_rows.SHARED, trust_rows.SHARED_SINCE),
+            **dict.fromkeys(trust_rows.RIGHTS, trust_rows.RIGHTS_SINCE),
             **dict.fromkeys(delivery_rows.TABLES, delivery_rows.SINCE),
             **dict.fromkeys(delivery_rows.BUS_TABLES, delivery_rows.BUS_SINCE),
             **dict.fromkeys(("buried", "state_seen"), _LINEAGE),

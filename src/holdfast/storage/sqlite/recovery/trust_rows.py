@@ -29,6 +29,8 @@ SINCE: Final = 6
 """The schema version that brought them."""
 SHARED: Final = ("bus_mesh", "bus_invite", "bus_address")
 SHARED_SINCE: Final = 12
+RIGHTS: Final = ("bus_capability",)
+RIGHTS_SINCE: Final = 14
 _DIGEST_BYTES: Final = 32
 _NUMBERED: Final = {"zone": "SELECT max(via) FROM log", "quarantine": "SELECT 0"}
 
@@ -48,8 +50,8 @@ def is_valid(fields: Fields) -> bool:
         if "members" in fields:
             # The owner's signature tells a list that was harmed from one that was not.
             read_list(fields["members"], fields["mesh"], fields["owner"])
-            if fields["capability"]:
-                read_capability(fields["capability"])
+        if fields.get("capability"):
+            read_capability(fields["capability"])
     except (msgspec.MsgspecError, ValueError, TypeError, HoldfastError):
         return False
     return all(_is_digest(fields[name]) for name in ("key", "digest") if name in fields)
