@@ -2,7 +2,7 @@
 
 The receiver is this process, the sender another one; what is compared ran in the same minute. CPU
 is compared, because the cores are shared: that of bare signatures, of a bare TLS echo, of the same
-parcels without a signature.
+parcels without a signature on either side, and of `nats-py` (publisher, server and consumer).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from unittest import mock
 
 from nacl.signing import SigningKey
 
+from bench import _nats
 from bench._bus_sender import BODY
+from bench._nats_client import nats_us
 from holdfast.bus import parcel_intake
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
@@ -71,17 +73,21 @@ def bare_us() -> tuple[float, float]:
 async def _received(folder: Path) -> list[tuple[str, float, str]]:
     each: dict[str, list[float]] = {"memory": [], "SQLite": []}
     batch: dict[str, list[float]] = {"memory": [], "SQLite": []}
+    rival: list[float] = []
     for number in range(ROUNDS):
         for kind in each:
             stores = [await _store(kind, folder / f"{kind}-{number}-{at}") for at in range(3)]
-            verify = bare_us()[1]
-            each[kind].append(verify / await receive_us(stores[0], "each"))
-            signed = await receive_us(stores[1], "batch")
+            before = bare_us()[1]
+            alone, _ = await receive_us(stores[0], "each")
+            each[kind].append((before + bare_us()[1]) / 2 / alone)
+            signed, both = await receive_us(stores[1], "batch")
             with mock.patch.object(parcel_intake, "check_signature", return_value=None):
-                unsigned = await receive_us(stores[2], "batch")
+                unsigned, _ = await receive_us(stores[2], "unsigned")
             batch[kind].append(unsigned / signed)
             for store in stores:
                 await store.close()
+        if _nats.available():
+            rival.append(await nats_us(folder / f"nats-{number}", MESSAGES) / both)
     return [
         *(
             (
@@ -92,8 +98,16 @@ async def _received(folder: Path) -> list[tuple[str, float, str]]:
             for kind, found in each.items()
         ),
         *(
-            (f"bus: a batch signed / unsigned, received into {kind}, CPU", median(found), ">= 0.8")
+            (f"bus: unsigned / a batch signed once, into {kind}, CPU", median(found), ">= 0.8")
             for kind, found in batch.items()
+        ),
+        *(
+            (
+                "bus: nats-py over TLS into a durable consumer / a batch into SQLite, CPU",
+                found,
+                ">= 1.5",
+            )
+            for found in ([median(rival)] if rival else [])
         ),
     ]
 
@@ -102,23 +116,26 @@ async def _store(kind: str, path: Path) -> MeshStore:
     return MemoryMeshStore() if kind == "memory" else await SqliteMeshStore.open(path)
 
 
-async def receive_us(store: MeshStore, mode: str) -> float:
-    """CPU of the receiver for one message, from the first to the last."""
+async def receive_us(store: MeshStore, mode: str) -> tuple[float, float]:
+    """CPU of the receiver for one message, from the first to the last, and that of both sides."""
     peers = StaticPeers([card_of("ana", public_key(ANA))])
     options = BusOptions(seed=BEN, name="ben", peers=peers, store=store)
     async with await Bus.bind_with(options) as bus, bus.subscribe() as messages:
         place = f"{bus.card}@{bus.addresses[0]}"
         sender = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench._bus_sender", place, ANA.hex(), str(MESSAGES), mode
+            *(sys.executable, "-m", "bench._bus_sender", place, ANA.hex(), str(MESSAGES), mode),
+            stdout=asyncio.subprocess.PIPE,
         )
         await anext(messages)
         began = process_time()
         for _ in range(MESSAGES - 1):
             await anext(messages)
         spent = process_time() - began
-        if await sender.wait():
+        said, _ = await sender.communicate()
+        if sender.returncode:
             raise RuntimeError("the sender has failed")
-    return spent / (MESSAGES - 1) * 1e6
+    received = spent / (MESSAGES - 1) * 1e6
+    return received, received + float(said) / MESSAGES * 1e6
 
 
 # --- requests ------------------------------------------------------------------------------------

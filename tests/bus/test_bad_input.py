@@ -79,6 +79,7 @@ def test_B1_what_a_peer_cannot_have_signed_ends_its_link_and_changes_nothing(
             "a parcel of another peer": parcel(ben, [message()], key=EVE),
         }[what]
         ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, bad)
+        ben.router.frames_end(link)
         await _settled(ben, link)
         assert not link.is_up
         assert [error.code for error in link.faults] == [code]
@@ -104,12 +105,14 @@ def test_B1_a_flipped_bit_of_any_byte_of_a_parcel_changes_nothing_that_is_kept()
             if not link.is_up:
                 link = (await join(ana, ben)).other
             ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, bytes(bad))
+            ben.router.frames_end(link)
             await _settled(ben, link)
             assert await _state(ben, ana.key) == before, f"byte {at}"
         if not link.is_up:
             link = (await join(ana, ben)).other
         link.other.credit[Stream.NEXT] -= len(good)  # what its sender would have paid
         ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, good)
+        ben.router.frames_end(link)
         await _settled(ben, link)
         assert await _state(ben, ana.key) == (5000, before[1] + 1), "the one that was signed"
         await ana.close()
@@ -138,6 +141,7 @@ def test_B1_a_message_that_is_refused_is_named_in_the_acknowledgement(what: str)
         else:
             body, code = parcel(ben, [message()], first=1), "bad_sequence"
         ben.router.frame(link, FrameKind.PARCEL, Stream.NEXT, body)
+        ben.router.frames_end(link)
         await _settled(ben, link)
         (ack,) = [told for kind, _, told in link.sent[sent:] if kind is FrameKind.ACK]
         assert code.encode() in ack
@@ -164,6 +168,7 @@ def test_B3_a_captured_parcel_is_refused_before_and_after_a_restart() -> None:
             near.credit[Stream.NEXT] -= 10_000
             for body in (*captured, *reversed(captured)):
                 ben.router.frame(near.other, FrameKind.PARCEL, Stream.NEXT, body)
+                ben.router.frames_end(near.other)
             await _settled(ben, near.other)
             refused = b"".join(body for kind, _, body in near.other.sent if kind is FrameKind.ACK)
             assert refused.count(b"bad_sequence") == 6

@@ -84,9 +84,9 @@ def recorded(connection: FrameConnection) -> Iterator[list[bytes]]:
     frames: list[bytes] = []
     send = connection.send
 
-    def record(kind: FrameKind, stream: Stream, body: bytes) -> None:
+    def record(kind: FrameKind, stream: Stream, body: bytes, *, at_once: bool = False) -> None:
         frames.append(frame(kind, stream, body))
-        send(kind, stream, body)
+        send(kind, stream, body, at_once=at_once)
 
     connection.send = record  # type: ignore[method-assign]
     yield frames

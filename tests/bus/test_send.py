@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.protocol.bus_frames import FrameKind
+from holdfast.rules.bus.mesh_store import (
+    ArrivalVerdict,
+    InboxMessage,
+    PeerKey,
+    SignedArrival,
+)
 from holdfast.rules.errors import PeerUnreachable, UnknownPeer
 from support.bus_pairs import bound, join, run
 
@@ -103,6 +110,90 @@ def test_B3_a_bus_that_is_bound_again_never_repeats_a_number() -> None:
             seen.append(await ben_store.last_seq(ana.key) or 0)
             await ana.close()
         assert seen == sorted(set(seen))
+        await ben.close()
+
+    run(story())
+
+
+class QuietStore(MemoryMeshStore):
+    """Tells verdicts only, as a store of somebody's own may."""
+
+    async def accept(
+        self,
+        peer: PeerKey,
+        arrivals: Sequence[SignedArrival],
+        *,
+        window: bool = False,
+        name: str = "",
+    ) -> list[ArrivalVerdict]:
+        return list(await super().accept(peer, arrivals, window=window, name=name))
+
+
+@pytest.mark.parametrize("store", [MemoryMeshStore, QuietStore])
+def test_B4_messages_are_handed_out_once_and_in_order_beside_those_that_waited(
+    store: type[MemoryMeshStore],
+) -> None:
+    async def story() -> None:
+        kept = store()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=kept)
+        near = await join(ana, ben)
+        for number in range(5):
+            await ana.send("ben", str(number))
+        near.cut()
+        await ben.close()
+        ben = await bound("ben", "ana", store=kept)
+        await join(ana, ben)
+        async with ben.subscribe(buffer=4) as messages:
+            sending = asyncio.gather(*(ana.send("ben", str(number)) for number in range(5, 40)))
+            texts = [(await anext(messages)).text for _ in range(40)]
+            await sending
+            assert texts == [str(number) for number in range(40)]
+        await ana.close()
+        await ben.close()
+        assert await kept.pending_inbox(0, 10) == []
+
+    run(story())
+
+
+class SlowStore(MemoryMeshStore):
+    """Shows its inbox only when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_show = asyncio.Event()
+        self.is_asked = asyncio.Event()
+
+    async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
+        rows = await super().pending_inbox(after, limit)
+        self.is_asked.set()
+        await self.may_show.wait()
+        return rows
+
+
+def test_B4_what_comes_while_the_inbox_is_being_read_is_handed_out_behind_it_and_once() -> None:
+    async def story() -> None:
+        kept = SlowStore()
+        kept.may_show.set()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=kept)
+        near = await join(ana, ben)
+        for number in range(3):
+            await ana.send("ben", str(number))
+        near.cut()
+        await ben.close()
+        kept.may_show.clear()
+        kept.is_asked.clear()
+        ben = await bound("ben", "ana", store=kept)
+        await join(ana, ben)
+        async with ben.subscribe() as messages:
+            await kept.is_asked.wait()
+            for number in range(3, 6):
+                await ana.send("ben", str(number))
+            kept.may_show.set()
+            texts = [(await anext(messages)).text for _ in range(6)]
+            await ana.send("ben", "6")
+            texts.append((await anext(messages)).text)
+            assert texts == [str(number) for number in range(7)]
+        await ana.close()
         await ben.close()
 
     run(story())

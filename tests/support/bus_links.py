@@ -77,6 +77,7 @@ class Told:
             link.taken(stream, len(body))
         self._note(f"frame {kind.name} {len(body)}")
 
+    def frames_end(self, link: Link) -> None: ...
     def writable(self, link: Link) -> None:
         self._note("writable")
 

@@ -68,7 +68,7 @@ class MemoryLink:
         while not self.has_room(stream, size):
             await asyncio.sleep(0)
 
-    def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
+    def send(self, kind: FrameKind, stream: Stream, body: bytes, *, at_once: bool = False) -> None:
         if not self.is_up:
             raise PeerUnreachable(f"the link to {self.name} has ended")
         if stream is not Stream.CONTROL:
@@ -87,6 +87,7 @@ class MemoryLink:
             kind, stream, body = self.on_the_way.popleft()
             try:
                 self.other.bus.router.frame(self.other, kind, stream, body)
+                self.other.bus.router.frames_end(self.other)
             except HoldfastError as error:
                 self.other.broken(error)
 

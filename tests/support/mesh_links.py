@@ -68,7 +68,7 @@ class MemoryLink:
         if not self.up:
             raise PeerUnreachable("the line is cut")
 
-    def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
+    def send(self, kind: FrameKind, stream: Stream, body: bytes, *, at_once: bool = False) -> None:
         if not self.up:
             raise PeerUnreachable("the line is cut")
         assert kind is FrameKind.MESH

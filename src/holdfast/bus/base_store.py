@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import Acceptance, InboxShare, judge_arrivals
+from holdfast.rules.bus.acceptance import Acceptance, InboxShare, comes_again, judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     EightCalls,
     InboxMessage,
@@ -54,11 +55,19 @@ class InboxInMemory:
         """These do not come after all."""
         self._share.give_back(sender, *_measure(arrivals))
 
-    def add(self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int) -> None:
+    def add(
+        self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int
+    ) -> list[InboxMessage]:
         """Puts messages where room was made for them."""
-        for arrival in arrivals:
-            self._last += 1
-            self._waiting[self._last] = InboxMessage(self._last, sender, arrival.message, now_ms)
+        first = self._last + 1
+        self._last += len(arrivals)
+        rows = [
+            InboxMessage(number, sender, arrival.message, now_ms)
+            for number, arrival in enumerate(arrivals, first)
+        ]
+        for row in rows:
+            self._waiting[row.number] = row
+        return rows
 
     def after(self, number: int, limit: int) -> list[InboxMessage]:
         found: list[InboxMessage] = []
@@ -131,9 +140,9 @@ class BaseMeshStore(EightCalls):
             self._inbox.give_back(peer, kept)
             raise
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
-        self._inbox.add(peer, kept, self._now_ms())
-        return judged.verdicts
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
+        return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
 
     async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from nacl.signing import SigningKey
@@ -13,9 +13,10 @@ from nacl.signing import SigningKey
 from holdfast.bus.guard import guarded
 from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
+from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
-from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_ACK_MS
+from holdfast.rules.errors import BusError, HoldfastError
+from holdfast.rules.limits import BUS_TIDY_ALONG, BUS_TIDY_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
@@ -43,31 +44,60 @@ class BusContext:
         self.is_closed = False
         self.counts: Counter[str] = Counter()
         """Events since the bus was bound, by name."""
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: dict[asyncio.Task[Any], Callable[[], None] | None] = {}
+        """What runs, and what is to be called when it ends."""
         self._changed: asyncio.Future[None] | None = None
         self._finished: dict[int, None] = {}
         """Messages of the inbox that handlers have finished with, until the store knows it."""
         self._removed: dict[int, None] = {}
         """Rows of the outbox that are done with, until the store knows it."""
-        self._tidying = False
+        self._tidying: asyncio.TimerHandle | None = None
+        self._is_tidying = False
+        self._tidy_failures = 0
 
     # --- tasks -------------------------------------------------------------------------------
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Runs something of the bus's own. It is ended with the bus; what it raises is logged."""
+    def spawn(
+        self,
+        work: Coroutine[Any, Any, None],
+        name: str,
+        *,
+        then: Callable[[], None] | None = None,
+    ) -> asyncio.Task[None]:
+        """Runs something of the bus's own, and calls `then` at its end. It is ended with the bus;
+        what it raises is logged.
+        """
         task = self.loop.create_task(work, name=f"holdfast-bus-{name}")
-        self._tasks[task] = None
+        self._tasks[task] = then
         task.add_done_callback(self._ended)
         return task
 
+    def spawn_at_once(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """As `spawn`, but everything up to the first wait happens now. It must not ask for its
+        task.
+        """
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._failed(f"holdfast-bus-{name}", error)
+            return
+        self.spawn(_go_on(work, waits_for), name)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        then = self._tasks.pop(task, None)
+        if then is not None:
+            then()
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.counts["faults"] += 1
-            if isinstance(error, HoldfastError):
-                log.warning("%s: %s (%s)", task.get_name(), error.message, error.hint)
-            else:
-                log.error("%s met a fault of Holdfast", task.get_name(), exc_info=error)
+            self._failed(task.get_name(), error)
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        self.counts["faults"] += 1
+        if isinstance(error, HoldfastError):
+            log.warning("%s: %s (%s)", name, error.message, error.hint)
+        else:
+            log.error("%s met a fault of Holdfast", name, exc_info=error)
 
     async def end_tasks(self) -> None:
         """Cancels what still runs and waits for it."""
@@ -123,31 +153,48 @@ class BusContext:
         """The same message was put into the outbox again before its row was removed."""
         self._removed.pop(id, None)
 
+    def tidy_along(self) -> None:
+        """Something else is about to be written: what is done with, if it is much, is written in
+        the same turn of the loop, so that a store with a disk commits once.
+        """
+        much = len(self._finished) + len(self._removed) >= BUS_TIDY_ALONG
+        if much and self._tidying is not None and not self.is_closed:
+            self._tidying.cancel()
+            self._tidy_now()
+
     def _tidy_soon(self) -> None:
-        if not self._tidying and not self.is_closed:
-            self._tidying = True
-            self.loop.call_later(BUS_ACK_MS / 1000, self._tidy_now)
+        if self._tidying is None and not self._is_tidying and not self.is_closed:
+            self._tidying = self.loop.call_later(BUS_TIDY_MS / 1000, self._tidy_now)
 
     def _tidy_now(self) -> None:
+        self._tidying = None
         if not self.is_closed:
-            self.spawn(self._tidy(), "tidy")
+            self._is_tidying = True
+            self.spawn_at_once(self._tidy(), "tidy")
 
     async def _tidy(self) -> None:
         try:
             await self.tidy()
+        except BusError as error:
+            # The store may be well again soon, and perhaps nothing else is done with until then.
+            self._tidy_failures += 1
+            log.warning("the store was not told what is done with: %s", error.message)
+            wait_ms = backoff_ms(self._tidy_failures, self.jitter())
+            self._tidying = self.loop.call_later(wait_ms / 1000, self._tidy_now)
+            return
         finally:
-            self._tidying = False
+            self._is_tidying = False
+        self._tidy_failures = 0
 
     async def tidy(self) -> None:
-        """Tells the store what is done with. What it could not take is told again with the next."""
+        """Tells the store what is done with. What it could not take is told again."""
         while self._removed or self._finished:
-            removed, finished = list(self._removed), list(self._finished)
+            await self.settle()
+            removed = list(self._removed)
             if removed:
                 await guarded(self.store.remove_many(removed))
                 for id in removed:
                     self._removed.pop(id, None)
-            if finished:
-                await self.settle()
 
     async def settle(self) -> None:
         """Returns when the store knows which messages handlers have finished with until now."""
@@ -157,3 +204,30 @@ class BusContext:
             for number in finished:
                 self._finished.pop(number, None)
             self.changed()
+
+
+class _Begun:
+    """A coroutine that has run up to its first wait, for a task to go on with."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._work, self._waits_for = work, waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        work, waits_for = self._work, self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    work.close()
+                    raise
+                except BaseException as error:
+                    waits_for = work.throw(error)
+                else:
+                    waits_for = work.send(sent)
+        except StopIteration:
+            return
+
+
+async def _go_on(work: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    await _Begun(work, waits_for)

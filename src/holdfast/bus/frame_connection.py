@@ -39,6 +39,9 @@ class FrameSink(Protocol):
         """Bytes have come."""
 
     def take(self, frame: RawFrame) -> None: ...
+    def all_taken(self) -> None:
+        """All frames that came with these bytes were handed over."""
+
     def may_send(self) -> None:
         """There may be room again."""
 
@@ -147,6 +150,7 @@ class FrameConnection(asyncio.Protocol):
                 take(frame)
         except HoldfastError as error:
             sink.broken(error)
+        sink.all_taken()
         self._flush()
 
     def _wake(self) -> None:
@@ -165,13 +169,19 @@ class FrameConnection(asyncio.Protocol):
         """Bytes that wait for the network."""
         return self._open().get_write_buffer_size()
 
-    def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
-        """Sends a frame, with all others of this turn. Nothing happens on a closed connection."""
+    def send(self, kind: FrameKind, stream: Stream, body: bytes, *, at_once: bool = False) -> None:
+        """Sends a frame, with all others of this turn, or `at_once`. Nothing happens on a closed
+        connection.
+        """
         out = self._first if stream is Stream.CONTROL else self._out
         out.append(FRAME_HEAD.pack(len(body) + 2, kind, stream))
         out.append(body)
         self._out_bytes += len(body)
-        if not self._flushing:
+        if self._flushing:
+            return
+        if at_once:
+            self._flush()
+        else:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -188,9 +198,12 @@ class FrameConnection(asyncio.Protocol):
             sink.broken(PeerUnreachable("the peer does not read what it is sent"))
 
     def _write_out(self) -> None:
-        out = self._first + self._out
-        self._first, self._out, self._out_bytes, self._flushing = [], [], 0, False
-        if out and not self._is_closing:
+        out = self._first + self._out if self._first else self._out
+        self._flushing = False
+        if not out:
+            return
+        self._first, self._out, self._out_bytes = [], [], 0
+        if not self._is_closing:
             self._open().write(b"".join(out))
 
     # --- the end -----------------------------------------------------------------------------

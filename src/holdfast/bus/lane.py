@@ -122,6 +122,8 @@ class Lane:
         self._loading = False
         self._draining = False
         self._later: asyncio.TimerHandle | None = None
+        self._recipient: tuple[Link, Recipient] | None = None
+        """Whom what goes over a link is signed for."""
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
         """By the id of a message: who waits for its receipt, and how long for a link."""
 
@@ -166,7 +168,7 @@ class Lane:
             return
         self._hold(id, item)
         if at_once and self.queued == 1 and not self._draining:
-            self._drain()
+            self._drain(at_once=True)
         else:
             self._drain_soon()
 
@@ -316,7 +318,7 @@ class Lane:
             self._draining = True
             self._context.loop.call_soon(self._drain)
 
-    def _drain(self) -> None:
+    def _drain(self, *, at_once: bool = False) -> None:
         """Writes one parcel; then it is the turn of other lanes."""
         self._draining = False
         link = self.link
@@ -325,7 +327,7 @@ class Lane:
         wrote = False
         if self.queued and (most := self._numbers.at_hand):
             for stream, queue in self._queues.items():
-                if queue and self._write(link, stream, queue, most):
+                if queue and self._write(link, stream, queue, most, at_once):
                     wrote = True
                     break
         if self._has_space:
@@ -333,10 +335,14 @@ class Lane:
         if wrote and self.queued:
             self._drain_soon()
 
-    def _write(self, link: Link, stream: Stream, queue: deque[Outgoing], most: int) -> bool:
+    def _write(
+        self, link: Link, stream: Stream, queue: deque[Outgoing], most: int, at_once: bool
+    ) -> bool:
         """Numbers, signs and hands over what may go of one stream, `most` messages of it."""
         now = self._context.clock.now_ms()
         mode = SigningMode.BATCH if self._context.batch else SigningMode.EACH
+        if len(queue) == 1:
+            return self._write_one(link, stream, queue, now, at_once)
         taken: list[Outgoing] = []
         payloads: list[bytes] = []
 
@@ -362,22 +368,46 @@ class Lane:
             self._queued_bytes += len(outgoing.message.body)
         if not count:
             return False
+        self._hand_over(link, stream, taken[:count], payloads[:count])
+        return True
+
+    def _write_one(
+        self, link: Link, stream: Stream, queue: deque[Outgoing], now: int, at_once: bool
+    ) -> bool:
+        """As `_write`, for the only one that waits."""
+        if not self._is_over(queue[0], now):
+            if not link.available(stream):
+                return False
+            outgoing = queue[0]
+            self._hand_over(link, stream, [outgoing], [outgoing.payload(now)], at_once)
+        self.queued -= 1
+        self._queued_bytes -= len(queue.popleft().message.body)
+        return True
+
+    def _hand_over(
+        self,
+        link: Link,
+        stream: Stream,
+        taken: list[Outgoing],
+        payloads: list[bytes],
+        at_once: bool = False,
+    ) -> None:
+        """Numbers and signs messages, and hands them to the link."""
+        mode = SigningMode.BATCH if self._context.batch else SigningMode.EACH
+        count = len(taken)
         first = self._numbers.take(count)
-        body = sign_parcel(
-            self._context.signing_key,
-            Recipient.direct(link.peer, link.welcome.incarnation),
-            payloads[:count],
-            first,
-            self._context.random(count * NONCE_BYTES),
-            mode,
-        )
-        link.send(FrameKind.PARCEL, stream, body)
-        self._under_way.extend(enumerate(taken[:count], first))
+        if self._recipient is None or self._recipient[0] is not link:
+            self._recipient = link, Recipient.direct(link.peer, link.welcome.incarnation)
+        nonces = self._context.random(count * NONCE_BYTES)
+        key = self._context.signing_key
+        body = sign_parcel(key, self._recipient[1], payloads, first, nonces, mode)
+        link.send(FrameKind.PARCEL, stream, body, at_once=at_once)
+        self._under_way.extend(enumerate(taken, first))
         self.last_number = first + count - 1
         self.sent += count
-        for outgoing in taken[:count]:
-            outgoing.told(written=True)
-        return True
+        for outgoing in taken:
+            if outgoing.on_written is not None:
+                outgoing.told(written=True)
 
     def _is_over(self, outgoing: Outgoing, now_ms: int) -> bool:
         """Whether a message is not to go any more. One that has expired is given up."""
@@ -461,6 +491,7 @@ class Lane:
                 continue
             if isinstance(outcome, Exception):
                 receipt.set_exception(outcome)
+                receipt.exception()  # its sender may still be writing the outbox: nothing to log
             else:
                 receipt.set_result(outcome)
 

@@ -151,12 +151,12 @@ class PeerLink:
                 if waiter in waiters:
                     waiters.remove(waiter)
 
-    def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
+    def send(self, kind: FrameKind, stream: Stream, body: bytes, *, at_once: bool = False) -> None:
         if self._is_over:
             raise PeerUnreachable(f"the link to {self.name} has ended")
         if stream is not Stream.CONTROL:
             self._sending[stream].sent(len(body))
-        self._connection.send(kind, stream, body)
+        self._connection.send(kind, stream, body, at_once=at_once)
 
     def may_send(self) -> None:
         self._let_on()
@@ -196,6 +196,15 @@ class PeerLink:
             self.broken(error)
         except Exception:
             log.exception("a frame of %s met a fault of Holdfast", self.name)
+            self.close(FAULT)
+
+    def all_taken(self) -> None:
+        if self._is_over:
+            return
+        try:
+            self._events.frames_end(self)
+        except Exception:
+            log.exception("frames of %s met a fault of Holdfast", self.name)
             self.close(FAULT)
 
     def taken(self, stream: Stream, size: int) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast.bus.base_store import BaseMeshStore, Kept
-from holdfast.rules.bus.acceptance import judge_arrivals
+from holdfast.rules.bus.acceptance import comes_again, judge_arrivals
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     OutboxId,
     OutboxMessage,
@@ -113,14 +114,16 @@ class MemoryMeshStore(BaseMeshStore):
         ids = self._ids.of(sender)
         judged = judge_arrivals(before, arrivals, self._nonces, ids, window=window)
         kept = [one for one in judged.new if one.keep]
-        self._inbox.make_room(peer, kept)
+        if kept:
+            self._inbox.make_room(peer, kept)
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
-        self._inbox.add(peer, kept, self._now_ms())
-        return judged.verdicts
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
+        rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
+        return AcceptedArrivals(judged.verdicts, rows)
 
     # --- our own numbers ---------------------------------------------------------------------
 
@@ -158,6 +161,9 @@ class MemoryMeshStore(BaseMeshStore):
         return [(id, item) for id, item in self._all() if _is_due(item, now)]
 
     async def remove_outbox(self, id: OutboxId) -> None:
+        self._remove(id)
+
+    def _remove(self, id: OutboxId) -> None:
         place = self._outbox.pop(id, None)
         if place is None:
             return
@@ -208,7 +214,7 @@ class MemoryMeshStore(BaseMeshStore):
 
     async def remove_many(self, ids: Collection[OutboxId]) -> None:
         for id in ids:
-            await self.remove_outbox(id)
+            self._remove(id)
 
     async def expire_outbox(self) -> list[OutboxMessage]:
         now = self._now_ms()

@@ -21,7 +21,12 @@ from holdfast.bus.guard import guarded
 from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream, told
 from holdfast.rules.bus.batching import is_worth_a_thread
-from holdfast.rules.bus.mesh_store import ArrivalVerdict, SignedArrival
+from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
+    ArrivalVerdict,
+    InboxMessage,
+    SignedArrival,
+)
 from holdfast.rules.bus.message import BusMessage, MessageKind, decode_message
 from holdfast.rules.bus.signed_envelope import (
     RecipientKind,
@@ -56,14 +61,22 @@ _WAITED_FOR: Final = (MessageKind.SEND, MessageKind.PUBLISH)
 class Receiver(Protocol):
     """Who gets the messages."""
 
+    def is_limited(self, link: Link) -> bool:
+        """Whether there is anything that the peer may not send."""
+
     def refusal(self, link: Link, message: BusMessage) -> HoldfastError | None:
         """Why the peer may not send this message; None if it may."""
 
     def keeps(self, message: BusMessage) -> bool:
         """Whether it goes to the inbox."""
 
-    def is_new(self, link: Link, message: BusMessage, kept: bool, credit: Credit) -> None:
-        """A message was stored. The receiver gives the credit back when it is taken."""
+    def is_new(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        """A message came that is not kept. The receiver gives the credit back when it is taken."""
+
+    def are_kept(
+        self, link: Link, came: list[tuple[BusMessage, Credit]], rows: list[InboxMessage] | None
+    ) -> None:
+        """Messages stand in the inbox, in these rows, unless the store does not tell which."""
 
     def is_again(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """A message came again that was stored before."""
@@ -72,14 +85,6 @@ class Receiver(Protocol):
 class _Came(NamedTuple):
     stream: Stream
     parcel: SignedParcel
-    size: int
-
-
-class _Taken(NamedTuple):
-    """A message that may be stored, with what it has cost its sender."""
-
-    arrival: SignedArrival
-    stream: Stream
     size: int
 
 
@@ -101,40 +106,46 @@ class ParcelIntake:
     ) -> None:
         self._context, self.link, self._receiver = context, link, receiver
         self._waiting: deque[tuple[Stream, bytes]] = deque()
-        self._wake: asyncio.Future[None] | None = None
+        self._has_begun = False
+        self._is_running = False
         self._traffic = traffic
         self._is_over = False
         self._upto = 0
         self._later: asyncio.TimerHandle | None = None
-        context.spawn(self._run(), "intake")
 
     def add(self, stream: Stream, body: bytes) -> None:
-        """A parcel came."""
+        """A parcel came; others may have come with it."""
         self._waiting.append((stream, body))
-        self._rouse()
+
+    def begin(self) -> None:
+        """We can answer over this link. What came before waits; its credit bounds it."""
+        self._has_begun = True
+        self.go()
+
+    def go(self) -> None:
+        """Takes what came: at once, as far as nothing has to be waited for."""
+        if self._waiting and self._has_begun and not self._is_running:
+            self._is_running = True
+            self._context.spawn_at_once(self._run(), "intake")
 
     @property
     def is_busy(self) -> bool:
         """Whether something that came is not handed out yet."""
-        return bool(self._waiting) or self._wake is None
+        return bool(self._waiting) or self._is_running
 
     def end(self) -> None:
         """The link is gone. What is being stored is stored; the rest is dropped unread."""
         self._is_over = True
         self._waiting.clear()
-        self._rouse()
-
-    def _rouse(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
     async def _run(self) -> None:
-        while not self._is_over:
-            if not self._waiting:
-                self._wake = self._context.loop.create_future()
-                await self._wake
-                self._wake = None
-                continue
+        try:
+            await self._take_all()
+        finally:
+            self._is_running = False
+
+    async def _take_all(self) -> None:
+        while self._waiting and not self._is_over:
             try:
                 await self._take(self._next_group())
             except PeerUnreachable:
@@ -178,55 +189,63 @@ class ParcelIntake:
             checked = await self._context.run_in_thread(lambda: _check(parcels))
         else:
             checked = _check(parcels)
-        taken: list[_Taken] = []
+        arrivals: list[SignedArrival] = []
+        credits: list[Credit] = []
         refused: list[Refusal] = []
         for came, messages in zip(group, checked, strict=True):
-            self._sort(came, messages, taken, refused)
-        verdicts = await self._accept([one.arrival for one in taken])
-        for one, verdict in zip(taken, verdicts, strict=True):
-            if verdict is ArrivalVerdict.REPLAY:
-                number = one.arrival.sequence
-                refused.append((number, BadSequence.code, "this number was seen before"))
-        upto = max(parcel.head(parcel.count - 1).sequence for parcel in parcels)
-        if refused or any(one.arrival.message.kind in _WAITED_FOR for one in taken):
+            self._sort(came, messages, arrivals, credits, refused)
+        verdicts = await self._accept(arrivals)
+        if ArrivalVerdict.REPLAY in verdicts:
+            for arrival, verdict in zip(arrivals, verdicts, strict=True):
+                if verdict is ArrivalVerdict.REPLAY:
+                    number = arrival.sequence
+                    refused.append((number, BadSequence.code, "this number was seen before"))
+        upto = max([parcel.last_sequence for parcel in parcels])
+        if refused or any([one.message.kind in _WAITED_FOR for one in arrivals]):
             self._acknowledge(upto, refused)
         else:
             self._acknowledge_later(upto)
-        for one, verdict in zip(taken, verdicts, strict=True):
-            self._hand_out(one, verdict)
+        self._hand_out(arrivals, credits, verdicts)
 
     def _sort(
         self,
         came: _Came,
         messages: Sequence[BusMessage | HoldfastError],
-        taken: list[_Taken],
+        arrivals: list[SignedArrival],
+        credits: list[Credit],
         refused: list[Refusal],
     ) -> None:
         """Divides the messages of a parcel into those that may be stored and others."""
-        parcel, rest = came.parcel, came.size
-        wrong = self._wrong_recipient(parcel)
-        for head, message in zip(parcel.each_head(), messages, strict=True):
-            error = wrong
-            if isinstance(message, HoldfastError):
-                error = error or message
-            elif parcel.recipient.kind is not RecipientKind.DIRECT and (
-                message.topic != parcel.recipient.name
-            ):
-                error = WrongRecipient("a message is signed for another topic than its own")
+        stream, parcel, rest = came
+        link, keeps = self.link, self._receiver.keeps
+        wrong, look = self._wrong_recipient(parcel), self._looks_closely(parcel)
+        size = rest // parcel.count
+        for (nonce, sequence, _), message in zip(parcel.each_head(), messages, strict=True):
+            if isinstance(message, BusMessage):
+                error = wrong
+                if look and error is None:
+                    error = self._refusal(parcel, message)
+                if error is None:
+                    rest -= size
+                    arrivals.append(SignedArrival(sequence, nonce, message, keeps(message)))
+                    credits.append(Credit(link, stream, size))
+                    continue
             else:
-                error = error or self._receiver.refusal(self.link, message)
-            if error is not None or isinstance(message, HoldfastError):
-                assert error is not None
-                refused.append((head.sequence, error.code, error.message[:REASON_CHARS_MAX]))
-                continue
-            size = came.size // parcel.count
-            rest -= size
-            arrival = SignedArrival(
-                head.sequence, head.nonce, message, self._receiver.keeps(message)
-            )
-            taken.append(_Taken(arrival, came.stream, size))
+                error = wrong or message
+            refused.append((sequence, error.code, error.message[:REASON_CHARS_MAX]))
         if rest:
-            self.link.taken(came.stream, rest)
+            link.taken(stream, rest)
+
+    def _looks_closely(self, parcel: SignedParcel) -> bool:
+        """Whether a message of it may be refused for what it says."""
+        direct = parcel.recipient.kind is RecipientKind.DIRECT
+        return not direct or self._receiver.is_limited(self.link)
+
+    def _refusal(self, parcel: SignedParcel, message: BusMessage) -> HoldfastError | None:
+        to = parcel.recipient
+        if to.kind is not RecipientKind.DIRECT and message.topic != to.name:
+            return WrongRecipient("a message is signed for another topic than its own")
+        return self._receiver.refusal(self.link, message)
 
     def _wrong_recipient(self, parcel: SignedParcel) -> HoldfastError | None:
         try:
@@ -243,6 +262,7 @@ class ParcelIntake:
             return []
         store, link = self._context.store, self.link
         while not self._is_over:
+            self._context.tidy_along()
             try:
                 return await guarded(store.accept(link.peer, arrivals, name=link.name))
             except BusInboxFull:
@@ -283,16 +303,29 @@ class ParcelIntake:
         with suppress(PeerUnreachable):  # then the peer sends it again, and it is known
             self.link.send(FrameKind.ACK, Stream.CONTROL, told(FrameKind.ACK, ack))
 
-    def _hand_out(self, one: _Taken, verdict: ArrivalVerdict) -> None:
-        credit = Credit(self.link, one.stream, one.size)
-        if verdict is ArrivalVerdict.NEW:
-            self._traffic.received += 1
-            self._receiver.is_new(self.link, one.arrival.message, one.arrival.keep, credit)
-        elif verdict is ArrivalVerdict.DUPLICATE:
-            self._traffic.again += 1
-            self._receiver.is_again(self.link, one.arrival.message, credit)
-        else:
-            credit.release()
+    def _hand_out(
+        self,
+        arrivals: Sequence[SignedArrival],
+        credits: Sequence[Credit],
+        verdicts: Sequence[ArrivalVerdict],
+    ) -> None:
+        link, receiver, traffic = self.link, self._receiver, self._traffic
+        kept: list[tuple[BusMessage, Credit]] = []
+        for arrival, credit, verdict in zip(arrivals, credits, verdicts, strict=True):
+            if verdict is ArrivalVerdict.NEW:
+                traffic.received += 1
+                if arrival.keep:
+                    kept.append((arrival.message, credit))
+                else:
+                    receiver.is_new(link, arrival.message, credit)
+            elif verdict is ArrivalVerdict.DUPLICATE:
+                traffic.again += 1
+                receiver.is_again(link, arrival.message, credit)
+            else:
+                credit.release()
+        if kept:
+            rows = verdicts.kept if isinstance(verdicts, AcceptedArrivals) else None
+            receiver.are_kept(link, kept, rows)
 
     def _count(self, code: str) -> None:
         self._traffic.refused[code] = self._traffic.refused.get(code, 0) + 1

@@ -75,11 +75,12 @@ class Link(Protocol):
         ends.
         """
 
-    def send(self, kind: FrameKind, stream: Stream, body: bytes) -> None:
+    def send(self, kind: FrameKind, stream: Stream, body: bytes, *, at_once: bool = False) -> None:
         """Sends a frame. The bus hands over a parcel only when there is room for it, and numbers it
         just before: frames leave in the order in which they were handed over, whatever their
         streams. Only those of the control stream, which need no room, overtake what leaves in the
-        same turn of the loop. Raises PeerUnreachable on a link that has ended.
+        same turn of the loop. `at_once`: nothing else is expected to leave with it. Raises
+        PeerUnreachable on a link that has ended.
         """
 
     def taken(self, stream: Stream, size: int) -> None:
@@ -113,6 +114,9 @@ class LinkEvents(Protocol):
 
     def link_up(self, link: Link) -> None: ...
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None: ...
+    def frames_end(self, link: Link) -> None:
+        """The frames that came together were all told. What is sent now leaves in one write."""
+
     def writable(self, link: Link) -> None:
         """There is room again on some stream for which `has_room` said no."""
 

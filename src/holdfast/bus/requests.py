@@ -188,7 +188,7 @@ class Requests:
                 self._context.spawn(self._take_out(item), "take-out")
             raise
         asking.rows.append((to, row))
-        self._lane_of(to).put(row, item, at_once=True)
+        self._lane_of(to).put(row, item, at_once=len(self._asking) == 1)
 
     async def _take_out(self, item: OutboxMessage) -> None:
         """The caller gave up while the request was put into the outbox: nobody asks for it again.

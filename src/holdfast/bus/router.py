@@ -58,10 +58,6 @@ class BusRouter:
         self.addresses: list[str] = []
         self.lanes: dict[str, Lane] = {}
         self.intakes: dict[str, ParcelIntake] = {}
-        self._early: dict[str, list[tuple[Stream, bytes]]] = {}
-        """What came over links by which we cannot answer yet, because our numbers are still to be
-        raised; their credit bounds it.
-        """
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
@@ -74,7 +70,6 @@ class BusRouter:
         self._hearing = False
         self._scopes: dict[PeerKey, tuple[str, ...]] = {}
         """What peers may ask for and publish that may not do everything."""
-        self._new_in_inbox = False
 
     async def start(self) -> None:
         """Reads what an earlier life of the bus left behind."""
@@ -122,7 +117,6 @@ class BusRouter:
         before = self.intakes.get(link.name)
         if before is not None:
             self.link_down(before.link, None)
-        self._early[link.name] = []
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
         self._tell_interest(link)
         self.context.spawn(self._begin(link), "begin")
@@ -142,17 +136,14 @@ class BusRouter:
         intake = self.intakes.get(link.name)
         if intake is not None and intake.link is link:
             self.lane_of(link.name).begin(link)
-            for stream, body in self._early.pop(link.name):
-                intake.add(stream, body)
+            intake.begin()
             self.context.changed()
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
         intake = self.intakes.get(link.name)
         if intake is None or intake.link is not link:
             return  # a link that was replaced
-        if kind is FrameKind.PARCEL and link.name in self._early:
-            self._early[link.name].append((stream, body))
-        elif kind is FrameKind.PARCEL:
+        if kind is FrameKind.PARCEL:
             intake.add(stream, body)
         elif kind is FrameKind.MESH:
             for part in self.parts:
@@ -169,6 +160,11 @@ class BusRouter:
                 self._hearing = True
                 self.context.spawn(self._hear(), "interests")
 
+    def frames_end(self, link: Link) -> None:
+        intake = self.intakes.get(link.name)
+        if intake is not None and intake.link is link:
+            intake.go()
+
     def writable(self, link: Link) -> None:
         lane = self.lanes.get(link.name)
         if lane is not None and lane.link is link:
@@ -179,7 +175,6 @@ class BusRouter:
         if intake is None or intake.link is not link:
             return
         del self.intakes[link.name]
-        self._early.pop(link.name, None)
         intake.end()
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
@@ -210,6 +205,9 @@ class BusRouter:
 
     # --- Receiver ------------------------------------------------------------------------------
 
+    def is_limited(self, link: Link) -> bool:
+        return link.peer in self._scopes
+
     def refusal(self, link: Link, message: BusMessage) -> HoldfastError | None:
         scopes = self._scopes.get(link.peer)
         if scopes is None or may_send(scopes, message.kind, message.topic):
@@ -217,20 +215,23 @@ class BusRouter:
         return CapabilityRefused(f"{link.name} may not do this: it has {', '.join(scopes)}")
 
     def keeps(self, message: BusMessage) -> bool:
-        if message.kind is MessageKind.REPLY:
+        kind = message.kind
+        if kind is MessageKind.SEND:
+            return True
+        if kind is MessageKind.REPLY:
             return self.requests.is_wanted_later(message.correlation)
-        return message.kind is MessageKind.SEND or (
-            message.kind is MessageKind.PUBLISH and message.durable
-        )
+        return kind is MessageKind.PUBLISH and message.durable
 
-    def is_new(self, link: Link, message: BusMessage, kept: bool, credit: Credit) -> None:
-        if kept:
-            self.topics.expect_kept(link, message, credit)
-            self._take_in_soon()
+    def are_kept(
+        self, link: Link, came: list[tuple[BusMessage, Credit]], rows: list[InboxMessage] | None
+    ) -> None:
+        self.topics.are_kept(link, came, rows)
+
+    def is_new(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        if message.kind is MessageKind.REQUEST:
+            self.serving.asked(link, message, credit)
         elif message.kind is MessageKind.PUBLISH:
             self.topics.deliver_passing(link, message, credit)
-        elif message.kind is MessageKind.REQUEST:
-            self.serving.asked(link, message, credit)
         else:
             credit.release()
             if message.kind is MessageKind.REPLY:
@@ -245,15 +246,6 @@ class BusRouter:
         credit.release()
         if message.kind is MessageKind.REPLY:
             self.requests.heard(link.name, message)
-
-    def _take_in_soon(self) -> None:
-        if not self._new_in_inbox:
-            self._new_in_inbox = True
-            self.context.loop.call_soon(self._take_in)
-
-    def _take_in(self) -> None:
-        self._new_in_inbox = False
-        self.topics.take_in()
 
     # --- Asked ---------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ class RequestServing:
             self._context.counts["requests_again"] += 1
             credit.release()
             return
-        reply = self._book.find(request, self._context.clock.now_ms())
+        reply = self._book.find(request, self._ticks_ms())
         if reply is not None:
             self._context.counts["requests_again"] += 1
             # It may be under way by the outbox as well; if this one is lost, it is asked for again.
@@ -161,9 +161,11 @@ class RequestServing:
         service.running += 1
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
-        task = self._context.spawn(self._handle(service, received, message), "serve")
-        self._running[request] = task
-        task.add_done_callback(lambda _: self._ended(service, request))
+        self._running[request] = self._context.spawn(
+            self._handle(service, received, message),
+            "serve",
+            then=lambda: self._ended(service, request),
+        )
 
     def _ended(self, service: _Service, request: RequestKey) -> None:
         service.running -= 1
@@ -214,10 +216,14 @@ class RequestServing:
             code=code,
             durable=True,
         )
-        until = context.clock.now_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
+        until = self._ticks_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
         self._book.add((received.sender, message.id), reply, until)
         context.counts["replies"] += 1
         await self._reply(received.sender, message, reply)
+
+    def _ticks_ms(self) -> int:
+        """The book lives as long as the loop, whose time no wall clock disturbs."""
+        return int(self._context.loop.time() * 1000)
 
     def _failed(self, service: str, error: Exception) -> str:
         self._context.counts["handlers_failed"] += 1
@@ -236,7 +242,7 @@ class RequestServing:
             log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        self._lane_of(asker).put(row, item, at_once=True)
+        self._lane_of(asker).put(row, item, at_once=len(self._running) == 1)
 
     def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
         """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets

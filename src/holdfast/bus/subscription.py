@@ -71,8 +71,10 @@ class BusSubscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        await self._open()
-        self._finish_current()
+        if not self._is_open:
+            await self._open()
+        if self._current is not None:
+            self._finish_current()
         while not self._ready:
             if self._error is not None:
                 raise self._error

@@ -195,13 +195,24 @@ class Topics:
             subscription.add_passing(received, credit)
         credit.release()
 
-    def expect_kept(self, link: Link, message: BusMessage, credit: Credit) -> None:
-        """A message of the inbox was stored: `take_in` will find it."""
-        self._credits[link.peer, message.id] = credit
+    def are_kept(
+        self, link: Link, came: list[tuple[BusMessage, Credit]], rows: list[InboxMessage] | None
+    ) -> None:
+        """Messages of a peer stand in the inbox. If they are what comes next there, they are handed
+        out at once, otherwise read with those before them.
+        """
         self._names[link.peer] = link.name
+        if rows and not self._reading and rows[0].number == self._cursor + 1:
+            for row, (_, credit) in zip(rows, came, strict=True):
+                self._hand_out(row, credit)
+                self._cursor = row.number
+            return
+        for message, credit in came:
+            self._credits[link.peer, message.id] = credit
+        self.take_in()
 
     def take_in(self) -> None:
-        """Hands out what is new in the inbox."""
+        """Reads what is new in the inbox, and hands it out."""
         if self._reading:
             self._read_again = True
         elif not self._context.is_closed:
@@ -215,15 +226,14 @@ class Topics:
                 rows = await guarded(self._context.store.pending_inbox(self._cursor, _PAGE))
                 await self._know(rows)
                 for row in rows:
-                    self._hand_out(row)
+                    self._hand_out(row, self._credits.pop((row.sender, row.message.id), None))
                     self._cursor = row.number
                 if len(rows) < _PAGE and not self._read_again:
                     return
         finally:
             self._reading = False
 
-    def _hand_out(self, row: InboxMessage) -> None:
-        credit = self._credits.pop((row.sender, row.message.id), None)
+    def _hand_out(self, row: InboxMessage, credit: Credit | None) -> None:
         if row.message.kind is MessageKind.REPLY:
             self._on_reply(self._names[row.sender], row)
             wanted = []

@@ -922,9 +922,14 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
-BUS_ACK_MS: Final = 5
-"""How long something that nobody waits for may wait for others to go with: the acknowledgement of
-a request, or the word to the store that a message is done with."""
+BUS_ACK_MS: Final = 25
+"""How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
+for others to go with."""
+BUS_TIDY_MS: Final = 50
+"""How long the word to the store that messages are done with may wait for another write to go
+with."""
+BUS_TIDY_ALONG: Final = 16
+"""So many messages that are done with go with the next write; fewer wait for that time."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network

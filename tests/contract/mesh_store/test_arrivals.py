@@ -6,10 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.bus.mesh_store import ArrivalVerdict, MeshStore
+from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
+    ArrivalVerdict,
+    MeshStore,
+    SignedArrival,
+)
+from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.errors import BadSequence, BusInboxFull
 from holdfast.rules.limits import BUS_WINDOW
-from support.mesh_stores import ANA, BEN, NOW, SetClock, StoreMaker, nonce_of, signed_arrival
+from support.mesh_stores import (
+    ANA,
+    BEN,
+    NOW,
+    SetClock,
+    StoreMaker,
+    bus_message,
+    nonce_of,
+    signed_arrival,
+)
 
 NEW, DUPLICATE, REPLAY = ArrivalVerdict.NEW, ArrivalVerdict.DUPLICATE, ArrivalVerdict.REPLAY
 
@@ -65,6 +80,15 @@ async def test_B4_new_messages_are_in_the_inbox_and_the_mark_is_past_them(store:
     assert [row.sender for row in rows] == [ANA] * 3
     assert [row.received_at for row in rows] == [NOW] * 3
     assert [row.number for row in rows] == sorted({row.number for row in rows})
+
+
+async def test_B4_a_store_tells_which_rows_of_the_inbox_a_batch_has_got(store: MeshStore) -> None:
+    await store.accept(BEN, [signed_arrival(1)])
+    batch = [signed_arrival(2), signed_arrival(3, keep=False), signed_arrival(4, nonce=2)]
+    accepted = await store.accept(ANA, [*batch, signed_arrival(5)])
+    assert isinstance(accepted, AcceptedArrivals)
+    assert accepted == [NEW, NEW, REPLAY, NEW]
+    assert accepted.kept == (await store.pending_inbox(0, 10))[1:]
 
 
 async def test_B1_a_replay_changes_nothing(store: MeshStore) -> None:
@@ -129,6 +153,15 @@ async def test_B4_what_nobody_wants_to_keep_is_known_but_not_in_the_inbox(store:
     assert await store.accept(ANA, [signed_arrival(1, keep=False)]) == [NEW]
     assert await numbers(store) == []
     assert await store.accept(ANA, [signed_arrival(2, message=1, keep=False)]) == [DUPLICATE]
+
+
+async def test_B4_an_id_that_cannot_come_again_is_not_kept(store: MeshStore) -> None:
+    """A peer that publishes to nobody cannot fill a disk with ids; its mark is past them."""
+    once = bus_message(1, kind=MessageKind.PUBLISH, durable=False)
+    first, second = (SignedArrival(n, nonce_of(n), once, False) for n in (1, 2))
+    assert await store.accept(ANA, [first]) == [NEW]
+    assert await store.accept(ANA, [second]) == [NEW], "its sender never sends it twice"
+    assert await store.accept(ANA, [first]) == [REPLAY]
 
 
 async def test_B4_the_inbox_is_read_page_by_page(store: MeshStore) -> None:

@@ -93,6 +93,7 @@ class MeshExchange:
         for mesh in await context.run(partial(_joined, context.engine)):
             await context.run(partial(backfill.switch_on, context.engine, mesh))
         await self._count()
+        await context.run(partial(backfill.settle_epoch, context.engine))
         await self._look()
         for link in list(self._links.values()):
             await self._introduce(link)

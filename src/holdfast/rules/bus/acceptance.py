@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
-from holdfast.rules.bus.message import BusMessage
+from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.replay import Window, is_above
 from holdfast.rules.errors import BusInboxFull
 from holdfast.rules.limits import (
@@ -85,6 +85,16 @@ def judge_arrivals(
             new.append(arrival)
             verdicts.append(_NEW)
     return Acceptance(verdicts, _moved(mark, taken), new, list(fresh_nonces))
+
+
+def comes_again(message: BusMessage) -> bool:
+    """Whether its sender may send a message again, under a new number. A publish that nobody keeps
+    and a cancel are written once: their mark is all that has to be known of them, and a peer cannot
+    fill a disk with their ids.
+    """
+    if message.kind is MessageKind.PUBLISH:
+        return message.durable
+    return message.kind is not MessageKind.CANCEL
 
 
 def known_until(message: BusMessage, now_ms: int) -> int:

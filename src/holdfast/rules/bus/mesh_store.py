@@ -16,7 +16,7 @@ because what waits for a peer must not be orphaned when it changes its key.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -72,6 +72,16 @@ class InboxMessage(msgspec.Struct, frozen=True, gc=False):
     received_at: int
 
 
+class AcceptedArrivals(list[ArrivalVerdict]):
+    """The verdicts on a batch, and the rows that the inbox has got of it."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self, verdicts: Iterable[ArrivalVerdict], kept: list[InboxMessage]) -> None:
+        super().__init__(verdicts)
+        self.kept = kept
+
+
 class MeshStore(Protocol):
     """What the bus needs of a store. Errors of the store's own kind are turned into `BusError` by
     the bus, at one place.
@@ -120,7 +130,7 @@ class MeshStore(Protocol):
         `window`: they may have overtaken each other on several carriers. `name`: by whose name the
         ids are known, so that a message comes once although its sender has changed its key
         meanwhile; without one, by the key. Raises BusInboxFull, and keeps nothing, if the inbox has
-        no room for them.
+        no room for them. A store that returns `AcceptedArrivals` spares the bus reading them back.
         """
 
     async def reserve(self, count: int, above: int = 0) -> range:

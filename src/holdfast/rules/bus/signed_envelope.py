@@ -28,15 +28,16 @@ sequence and nonce by the store (`rules/bus/replay.py`). Nothing changes before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
 from blake3 import blake3
+from nacl.bindings import crypto_sign, crypto_sign_open
 from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey, VerifyKey
+from nacl.signing import SigningKey
 
 from holdfast.rules.errors import (
     BadEnvelope,
@@ -76,6 +77,9 @@ class SigningMode(IntEnum):
 
     EACH = 1
     BATCH = 2
+
+
+_MODES: Final = {int(mode): mode for mode in SigningMode}
 
 
 class RecipientKind(IntEnum):
@@ -139,6 +143,10 @@ class SignedParcel(msgspec.Struct, frozen=True, gc=False):
     def head(self, at: int) -> SignedHead:
         return SignedHead._make(_HEAD.unpack_from(self.heads, at * HEAD_BYTES))
 
+    @property
+    def last_sequence(self) -> int:
+        return int.from_bytes(self.heads[-PAYLOAD_ID_BYTES - 8 : -PAYLOAD_ID_BYTES])
+
     def each_head(self) -> list[SignedHead]:
         return [SignedHead._make(found) for found in _HEAD.iter_unpack(self.heads)]
 
@@ -187,8 +195,12 @@ def sign_parcel(
         ]
     )
     sender, to = bytes(key.verify_key), recipient.encode()
+    secret = bytes(key) + sender
     signatures = b"".join(
-        [key.sign(text).signature for text in _signed_texts(mode, sender, to, heads)]
+        [
+            crypto_sign(text, secret)[:SIGNATURE_BYTES]
+            for text in _signed_texts(mode, sender, to, heads)
+        ]
     )
     lengths = [len(payload) for payload in payloads]
     raw = b"".join(
@@ -197,7 +209,7 @@ def sign_parcel(
             to,
             _COUNT.pack(count),
             signatures,
-            Struct(f">{count}I").pack(*lengths),
+            _lengths(count).pack(*lengths),
             heads,
             *payloads,
         )
@@ -210,7 +222,12 @@ def sign_parcel(
     return raw
 
 
-def _signed_texts(mode: SigningMode, sender: bytes, to: bytes, heads: bytes) -> Iterable[bytes]:
+def _lengths(count: int) -> Struct:
+    """How the lengths of so many payloads are written."""
+    return _COUNT if count == 1 else Struct(f">{count}I")
+
+
+def _signed_texts(mode: SigningMode, sender: bytes, to: bytes, heads: bytes) -> Sequence[bytes]:
     """What each signature of a parcel covers. The length stands before the recipient, so that no
     two lists of fields give the same text.
     """
@@ -228,24 +245,43 @@ def read_parcel(raw: bytes) -> SignedParcel:
     """1. Size and form. Raises OverLimit or BadEnvelope; nothing is believed yet."""
     if len(raw) > BUS_PARCEL_BYTES_MAX:
         raise OverLimit(f"a parcel has {len(raw)} bytes; the most is {BUS_PARCEL_BYTES_MAX}")
-    reader = _Reader(raw)
-    version, mode, sender, size = _FRONT.unpack(reader.take(_FRONT.size))
+    at, size = _FRONT.size, len(raw)
+    if size < at:
+        raise _too_short()
+    version, mode, sender, to = _FRONT.unpack_from(raw)
     if version != VERSION:
         raise BadEnvelope(f"a parcel of version {version} cannot be read; this is {VERSION}")
-    if mode not in (SigningMode.EACH, SigningMode.BATCH):
+    if mode not in _MODES:
         raise BadEnvelope(f"{mode} is no way to sign a parcel")
-    recipient = _read_recipient(reader.take(size))
-    (count,) = _COUNT.unpack(reader.take(_COUNT.size))
+    counted = at + to
+    if size < counted + _COUNT.size:
+        raise _too_short()
+    recipient = _read_recipient(raw[at:counted])
+    (count,) = _COUNT.unpack_from(raw, counted)
     _check_count(count)
-    signatures = reader.take(SIGNATURE_BYTES * (count if mode == SigningMode.EACH else 1))
-    lengths = Struct(f">{count}I").unpack(reader.take(4 * count))
+    signed = counted + _COUNT.size
+    measured = signed + SIGNATURE_BYTES * (count if mode == SigningMode.EACH else 1)
+    headed = measured + 4 * count
+    at = headed + HEAD_BYTES * count
+    if size < at:
+        raise _too_short()
+    lengths = _lengths(count).unpack_from(raw, measured)
     if max(lengths) > BUS_PAYLOAD_BYTES_MAX:
         raise OverLimit(f"a payload has {max(lengths)} bytes; most is {BUS_PAYLOAD_BYTES_MAX}")
-    heads = reader.take(HEAD_BYTES * count)
-    payloads = [reader.take(length) for length in lengths]
-    if reader.left:
-        raise BadEnvelope(f"{reader.left} bytes follow the end of a parcel")
-    return SignedParcel(SigningMode(mode), sender, recipient, signatures, heads, payloads)
+    left = size - at - sum(lengths)
+    if left < 0:
+        raise _too_short()
+    if left:
+        raise BadEnvelope(f"{left} bytes follow the end of a parcel")
+    heads, payloads = raw[headed:at], []
+    for length in lengths:
+        payloads.append(raw[at : at + length])
+        at += length
+    return SignedParcel(_MODES[mode], sender, recipient, raw[signed:measured], heads, payloads)
+
+
+def _too_short() -> BadEnvelope:
+    return BadEnvelope("a parcel ends in the middle")
 
 
 def check_signature(parcel: SignedParcel) -> None:
@@ -254,11 +290,13 @@ def check_signature(parcel: SignedParcel) -> None:
     """
     to = parcel.recipient.encode()
     texts = _signed_texts(parcel.mode, parcel.sender, to, parcel.heads)
-    signatures = parcel.signatures
+    signatures, key = parcel.signatures, parcel.sender
     try:
-        key = VerifyKey(parcel.sender)
         for at, text in enumerate(texts):
-            key.verify(text, signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES])
+            signature = signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES]
+            if len(signature) != SIGNATURE_BYTES:
+                raise ValueError("a signature is missing")
+            crypto_sign_open(signature + text, key)
     except (BadSignatureError, ValueError):
         raise BadSignature("a message is not signed by the key that it names") from None
 
@@ -298,24 +336,3 @@ def _read_recipient(raw: bytes) -> Recipient:
             raise BadEnvelope("the name of a recipient cannot be read") from None
         return Recipient(RecipientKind(kind), name=name)
     raise BadEnvelope("the recipient of a parcel cannot be read")
-
-
-class _Reader:
-    """Takes fields from the front of bytes."""
-
-    __slots__ = ("_at", "_raw")
-
-    def __init__(self, raw: bytes) -> None:
-        self._raw, self._at = raw, 0
-
-    @property
-    def left(self) -> int:
-        return len(self._raw) - self._at
-
-    def take(self, size: int) -> bytes:
-        end = self._at + size
-        if end > len(self._raw):
-            raise BadEnvelope("a parcel ends in the middle")
-        taken = self._raw[self._at : end]
-        self._at = end
-        return taken

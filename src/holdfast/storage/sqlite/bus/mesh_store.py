@@ -30,8 +30,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import InboxShare, judge_arrivals, known_until
+from holdfast.rules.bus.acceptance import InboxShare, comes_again, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
     ArrivalVerdict,
     InboxMessage,
     OutboxId,
@@ -289,12 +290,12 @@ class SqliteMeshStore:
         self._inbox.take(peer, len(room), sum(room))
         kept: list[int] = []
         try:
-            verdicts, kept = await self.write_rows(
+            accepted, kept = await self.write_rows(
                 lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex())
             )
         finally:
             self._inbox.give_back(peer, len(room) - len(kept), sum(room) - sum(kept))
-        return verdicts
+        return accepted
 
     def _take_in(
         self,
@@ -303,32 +304,41 @@ class SqliteMeshStore:
         arrivals: Sequence[SignedArrival],
         window: bool,
         name: str,
-    ) -> tuple[list[ArrivalVerdict], list[int]]:
+    ) -> tuple[AcceptedArrivals, list[int]]:
         """The verdicts, and the bytes of each body that is in the inbox now."""
         now = self.now_ms()
         self._ring.follow(tx.connection)
         before = tx.bus_window(peer) or Window()
         sender = tx.bus_sender(name)
         ids = tx.bus_ids(sender, {arrival.message.id for arrival in arrivals})
-        judged = judge_arrivals(before, arrivals, self._ring, ids, window=window)
+        judged = judge_arrivals(before, arrivals, self._ring.known, ids, window=window)
         if judged.nonces:
             tx.bus_window_put(peer, judged.window)
             self._ring.add(tx.connection, judged.nonces)
         new = judged.new
         if new:
-            tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
+            tx.bus_ids_add(
+                [
+                    (sender, one.message.id, known_until(one.message, now))
+                    for one in new
+                    if comes_again(one.message)
+                ]
+            )
         kept = [one.message for one in new if one.keep]
-        rows: list[ArrivedRow] = []
-        if kept:
-            first = max(self._inbox_last, tx.bus_inbox_last()) + 1
-            self._inbox_last = first + len(kept) - 1
-            rows = [self._arrived(at, peer, now, one) for at, one in enumerate(kept, first)]
-            tx.bus_inbox_add(rows)
-        return judged.verdicts, [len(row.body) for row in rows]
-
-    def _arrived(self, number: int, peer: PeerKey, now: int, message: BusMessage) -> ArrivedRow:
-        body = self.seal.seal(INBOX, number, message.body)
-        return ArrivedRow(number, peer, now, self.seal.current, _head(message), body)
+        if not kept:
+            return AcceptedArrivals(judged.verdicts, []), []
+        first = max(self._inbox_last, tx.bus_inbox_last()) + 1
+        self._inbox_last = first + len(kept) - 1
+        seal, key = self.seal.seal, self.seal.current
+        bodies = [seal(INBOX, at, one.body) for at, one in enumerate(kept, first)]
+        tx.bus_inbox_add(
+            [
+                (at, peer, now, key, _head(one), body)
+                for at, (one, body) in enumerate(zip(kept, bodies, strict=True), first)
+            ]
+        )
+        rows = [InboxMessage(at, peer, one, now) for at, one in enumerate(kept, first)]
+        return AcceptedArrivals(judged.verdicts, rows), [len(body) for body in bodies]
 
     # --- the inbox ---------------------------------------------------------------------------
 

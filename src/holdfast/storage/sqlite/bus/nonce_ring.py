@@ -10,7 +10,7 @@ transaction adds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 import apsw
@@ -37,6 +37,11 @@ class NonceRing:
 
     def __contains__(self, nonce: object) -> bool:
         return nonce in self._known
+
+    @property
+    def known(self) -> Container[bytes]:
+        """The same nonces, to be asked for many."""
+        return self._known
 
     def follow(self, connection: apsw.Connection) -> None:
         """Reads the ring again if the database does not hold what it knows."""

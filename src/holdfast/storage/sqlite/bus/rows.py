@@ -212,7 +212,8 @@ class BusWrites(BusReads):
         """Sender, id and until when it stays known."""
         self._con.executemany("INSERT INTO bus_known VALUES (?, ?, ?)", rows)
 
-    def bus_inbox_add(self, rows: Sequence[ArrivedRow]) -> None:
+    def bus_inbox_add(self, rows: Sequence[tuple[int, bytes, int, int, bytes, bytes]]) -> None:
+        """The fields of `ArrivedRow`, plain: there are many."""
         self._con.executemany("INSERT INTO bus_inbox VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def bus_inbox_drop(self, numbers: Collection[int]) -> list[tuple[PeerKey, int, int]]:
