@@ -32,7 +32,7 @@
                              BadSequence BusInboxFull CapabilityRefused NoResponder RequestTimedOut
                              RequestCancelled RequestRefused MessageRefused BusClosed
                              BusStoreFailed WrongKey DiscoveryFailed UnknownStream
-                             HandlerRefused CommandFailed
+                             HandlerRefused CommandFailed PeerClosing
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
