@@ -86,6 +86,18 @@ def test_B6_two_members_recognise_each_other_while_the_owner_is_away(tmp_path: P
     told(tmp_path, story, "ana", "bob", "zoe")
 
 
+def test_B6_members_find_each_other_where_the_operator_says(tmp_path: Path) -> None:
+    async def story(nodes: list[BusNode]) -> None:
+        ana, bob, zoe = nodes
+        invite = ana.invite(uses=2)
+        await bob.join(invite)
+        zoe.peers.static = {"bob": (bob.bus.addresses[0],)}
+        await zoe.join(invite)
+        await zoe.until(lambda: zoe.is_linked(bob) and bob.is_linked(zoe))
+
+    told(tmp_path, story, "ana", "bob", "zoe")
+
+
 def test_B6_a_member_that_was_removed_loses_its_links_and_is_refused_by_all(tmp_path: Path) -> None:
     async def story(nodes: list[BusNode]) -> None:
         ana, bob, zoe = nodes

@@ -194,6 +194,34 @@ def test_B4_a_peer_that_is_owed_too_much_takes_nothing_from_others(
     asyncio.run(story())
 
 
+def test_B4_what_is_owed_already_is_not_owed_twice(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with lied_to(tmp_path) as (ana, liar):
+            link = ana.exchange._links["bob#1"]
+            for n in range(9):
+                ana.node.mesh(MESH).state.set("k", n)
+            await until(lambda: link.figures.entries_sent == 9, (ana,))
+            link.owe(StreamName(MESH, "ana", 1), ((2, 6), (8, 9)))
+            liar.say(EntriesAsked(0, [(1, 10)]))
+            liar.say(EntriesAsked(0, [(3, 10)]))
+            await until(lambda: not link._owed, (ana,))
+            await until(lambda: link.figures.entries_sent >= 18, (ana,))
+            assert link.figures.entries_sent == 18
+
+    asyncio.run(story())
+
+
+def test_B4_a_peer_that_asks_for_nothing_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with lied_to(tmp_path) as (ana, liar):
+            ana.node.mesh(MESH).state.set("k", 1)
+            await until(lambda: any(isinstance(w, EntriesPage) for w in liar.heard()), (ana,))
+            liar.say(EntriesAsked(0, []))
+            assert [error.code for error in liar.link.blamed] == ["bad_answer"]
+
+    asyncio.run(story())
+
+
 def test_B4_words_fit_into_frames_and_are_read_in_one_pass(tmp_path: Path) -> None:
     """Many streams with many holes: what an origin makes others tell each other."""
 

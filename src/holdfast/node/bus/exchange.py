@@ -22,14 +22,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 
-import msgspec
-
 from holdfast.bus.options import RunInThread
 from holdfast.bus.ports import Link
 from holdfast.node.bus import backfill, mesh_serve
 from holdfast.node.bus.grants import MeshGrants, MeshPeer, TrustGrants
 from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.node.bus.mesh_link import MeshLink
+from holdfast.node.bus.standing import MeshExchangeView, MeshPeerView, StreamView
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import Stream
 from holdfast.rules.bus.coverage import StreamName
@@ -40,38 +39,6 @@ from holdfast.rules.limits import BUS_PEER_HOLD_MS, SECOND_MS
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
-
-
-class MeshPeerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The exchange with one peer, as people see it."""
-
-    peer: str
-    meshes: list[str]
-    """What both sides share."""
-    problem: str
-    entries_sent: int
-    entries_new: int
-    entries_known: int
-    entries_refused: int
-
-
-class StreamView(msgspec.Struct, frozen=True, kw_only=True):
-    """What this node has of one stream, as people see it."""
-
-    mesh: str
-    origin: str
-    epoch: int
-    entries: int
-    upto: int
-    """The highest number that is covered."""
-    missing: int
-    """Numbers that a peer has, or had, and this node does not."""
-    trouble: str
-
-
-class MeshExchangeView(msgspec.Struct, frozen=True, kw_only=True):
-    peers: list[MeshPeerView]
-    streams: list[StreamView]
 
 
 class MeshExchange:

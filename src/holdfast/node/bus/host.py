@@ -29,6 +29,7 @@ from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
 from holdfast.node.bus.member_peers import MemberPeers
 from holdfast.node.bus.members import MeshMembers
 from holdfast.node.bus.seal_secret import seal_secret
+from holdfast.node.bus.standing import MeshExchangeView
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.settings import Settings
@@ -58,6 +59,7 @@ class BusHost:
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
         self._rights = CapabilityPeers(engine, self._own_key)
+        self._member_peers.static = settings.bus.static_peers
         self._write = writer.write
         self._store = SqliteMeshStore(
             store,
@@ -95,6 +97,7 @@ class BusHost:
             raise
         host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
         host.api.meshes_changed = host._meshes_changed
+        host.api.exchanged = host._exchanged
         host._lock = lock
         return host
 
@@ -163,6 +166,9 @@ class BusHost:
     async def _meshes_changed(self) -> None:
         await self.exchange.refresh()
 
+    def _exchanged(self) -> MeshExchangeView:
+        return self.exchange.status()
+
     def _discovered(self) -> DiscoveryStatus | None:
         return None if self._discovery is None else self._discovery.status()
 
@@ -187,7 +193,7 @@ class BusHost:
 
     def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
         """The operator says where peers are."""
-        self.directory.static = static
+        self.directory.static = self._member_peers.static = static
 
     async def refresh(self) -> None:
         """Looks again whom this node trusts, and by which key it is known itself. With a new key

@@ -21,7 +21,7 @@ from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
 from holdfast.node.bus.member_peers import GUEST
 from holdfast.node.bus.members import JoinedOverBus, MeshMembers
-from holdfast.node.bus.standing import BusStanding, PeerStanding
+from holdfast.node.bus.standing import BusStanding, MeshExchangeView, PeerStanding
 from holdfast.rules.errors import HandlerRefused
 from holdfast.rules.ids import parse_id
 from holdfast.rules.invites import parse_peer_invite
@@ -43,6 +43,8 @@ class LocalBus:
         self._discovered, self._close = discovered, close
         self.meshes_changed: Callable[[], Awaitable[None]] = _nobody
         """Tells what exchanges meshes that there are others now."""
+        self.exchanged: Callable[[], MeshExchangeView] = MeshExchangeView
+        """Says how the exchange of meshes stands."""
 
     async def send(
         self,
@@ -152,6 +154,7 @@ class LocalBus:
             topics=found.topics,
             services=found.services,
             counts=found.counts,
+            meshes=self.exchanged(),
         )
 
     async def close(self) -> None:

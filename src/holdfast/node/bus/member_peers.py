@@ -9,7 +9,7 @@ says itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.bus.ports import Peer
@@ -57,6 +57,8 @@ class MemberPeers:
         write: Callable[[str, Work[None]], Awaitable[None]],
     ) -> None:
         self._engine, self._own_key, self._write = engine, own_key, write
+        self.static: Mapping[str, tuple[str, ...]] = {}
+        """Where the operator says that peers are, by name."""
         self._read_lists: dict[str, MemberList] = {}
         self._shown: dict[PeerKey, tuple[Capability, ...]] = {}
         self._linked: dict[str, PeerKey] = {}
@@ -199,9 +201,9 @@ class MemberPeers:
 
     def _peer(self, name: str, key: PeerKey) -> Peer:
         row = self._engine.read("bus.peer", lambda tx: tx.bus_address_get(key))
-        return Peer(
-            name=name or text_of(key), keys=(key,), addresses=() if row is None else row.addresses
-        )
+        known = () if row is None else row.addresses
+        addresses = tuple(dict.fromkeys((*known, *self.static.get(name, ()))))
+        return Peer(name=name or text_of(key), keys=(key,), addresses=addresses)
 
     async def note_addresses(self, key: PeerKey, addresses: Sequence[str]) -> None:
         """A member was reached there, or says that it listens there."""

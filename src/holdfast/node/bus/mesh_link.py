@@ -54,10 +54,12 @@ from holdfast.rules.bus.coverage import (
     StreamName,
     StreamNumbers,
     cover,
+    cover_all,
     read_ranges,
     read_told,
     told,
     united,
+    without,
 )
 from holdfast.rules.errors import (
     BadAnswer,
@@ -189,7 +191,8 @@ class MeshLink:
     def owe(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
         """These are to be sent. Raises OverLimit if too much is owed already."""
         owed = self._owed.setdefault(name, [])
-        for start, end in ranges:
+        # A peer may ask for what is pushed to it at that moment.
+        for start, end in without(ranges, cover_all(NOTHING, owed)):
             if owed and owed[-1][1] == start:
                 owed[-1] = (owed[-1][0], end)
             else:

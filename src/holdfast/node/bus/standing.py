@@ -35,6 +35,40 @@ class PeerStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no link, as far as that is known."""
 
 
+class MeshPeerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The exchange with one peer, as people see it."""
+
+    peer: str
+    meshes: list[str]
+    """What both sides share."""
+    problem: str
+    entries_sent: int
+    entries_new: int
+    entries_known: int
+    entries_refused: int
+
+
+class StreamView(msgspec.Struct, frozen=True, kw_only=True):
+    """What this node has of one stream, as people see it."""
+
+    mesh: str
+    origin: str
+    epoch: int
+    entries: int
+    upto: int
+    """The highest number that is covered."""
+    missing: int
+    """Numbers that a peer has, or had, and this node does not."""
+    trouble: str
+
+
+class MeshExchangeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The meshes that are shared over the bus."""
+
+    peers: list[MeshPeerView] = []
+    streams: list[StreamView] = []
+
+
 class BusStanding(msgspec.Struct, frozen=True, kw_only=True):
     """The bus of one node."""
 
@@ -55,3 +89,5 @@ class BusStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What is answered here."""
     counts: dict[str, int]
     """What has happened since the bus was bound, by name."""
+    meshes: MeshExchangeView = MeshExchangeView()
+    """What is exchanged of meshes, with whom, and what a person has to look at."""

@@ -125,6 +125,8 @@ def read_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
         if not reached < start < end < LAMPORT_MAX:
             raise BadAnswer("a peer asked for ranges of a stream that are out of order")
         reached = end
+    if not reached:
+        raise BadAnswer("a peer asked for nothing of a stream")
     return tuple(ranges)
 
 
