@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import Acceptance, judge_arrivals
-from holdfast.rules.bus.inbox_share import InboxShare
+from holdfast.rules.bus.acceptance import Acceptance, InboxShare, comes_again, judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
@@ -141,7 +140,8 @@ class BaseMeshStore(EightCalls):
             self._inbox.give_back(peer, kept)
             raise
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
         return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
 
     async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:

@@ -13,8 +13,9 @@ from nacl.signing import SigningKey
 from holdfast.bus.guard import guarded
 from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
+from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import BusError, HoldfastError
 from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS
 from holdfast.service.clock import Clock
 
@@ -55,6 +56,7 @@ class BusContext:
         self._tidy_ms = _NEVER_MS
         """How long that timer was to wait."""
         self._is_tidying = False
+        self._tidy_failures = 0
 
     # --- tasks -------------------------------------------------------------------------------
 
@@ -180,13 +182,22 @@ class BusContext:
     async def _tidy(self) -> None:
         try:
             await self.tidy()
+        except BusError as error:
+            # The store may be well again soon, and perhaps nothing else is done with until then.
+            self._tidy_failures += 1
+            log.warning("the store was not told what is done with: %s", error.message)
+            wait_ms = backoff_ms(self._tidy_failures, self.jitter())
+            self._tidying = self.loop.call_later(wait_ms / 1000, self._tidy_now)
+            self._tidy_ms = 0  # nothing that is done with meanwhile makes it sooner
+            return
         finally:
             self._is_tidying = False
+        self._tidy_failures = 0
         if self._removed or self._finished:
             self._tidy_soon(BUS_TIDY_MS if self._removed else BUS_FINISH_MS)
 
     async def tidy(self) -> None:
-        """Tells the store what is done with. What it could not take is told again with the next."""
+        """Tells the store what is done with. What it could not take is told again."""
         await self.settle()
         removed = list(self._removed)
         if removed:

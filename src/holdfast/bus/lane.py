@@ -491,6 +491,7 @@ class Lane:
                 continue
             if isinstance(outcome, Exception):
                 receipt.set_exception(outcome)
+                receipt.exception()  # its sender may still be writing the outbox: nothing to log
             else:
                 receipt.set_result(outcome)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast.bus.base_store import BaseMeshStore, Kept
-from holdfast.rules.bus.acceptance import judge_arrivals
+from holdfast.rules.bus.acceptance import comes_again, judge_arrivals
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -120,7 +120,8 @@ class MemoryMeshStore(BaseMeshStore):
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
         for arrival in judged.new:
-            self._ids.add(sender, arrival.message.id)
+            if comes_again(arrival.message):
+                self._ids.add(sender, arrival.message.id)
         rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
         return AcceptedArrivals(judged.verdicts, rows)
 

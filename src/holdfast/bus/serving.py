@@ -119,7 +119,7 @@ class RequestServing:
             self._context.counts["requests_again"] += 1
             credit.release()
             return
-        reply = self._book.find(request, self._context.clock.now_ms())
+        reply = self._book.find(request, self._ticks_ms())
         if reply is not None:
             self._context.counts["requests_again"] += 1
             # It may be under way by the outbox as well; if this one is lost, it is asked for again.
@@ -216,10 +216,14 @@ class RequestServing:
             code=code,
             durable=True,
         )
-        until = context.clock.now_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
+        until = self._ticks_ms() + (BUS_TTL_MS if left_ms is None else left_ms)
         self._book.add((received.sender, message.id), reply, until)
         context.counts["replies"] += 1
         await self._reply(received.sender, message, reply)
+
+    def _ticks_ms(self) -> int:
+        """The book lives as long as the loop, whose time no wall clock disturbs."""
+        return int(self._context.loop.time() * 1000)
 
     def _failed(self, service: str, error: Exception) -> str:
         self._context.counts["handlers_failed"] += 1

@@ -834,10 +834,25 @@ BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
+BUS_EPOCHS_MAX: Final = 256
+"""Streams of one origin in one mesh that peers may bring: a home that was restored more often is
+refused, and one peer cannot fill what all nodes tell each other."""
+BUS_KNOWN_RANGES_MAX: Final = 65_536
+"""Ranges that a node remembers of what the peer of one link has; beyond that it remembers less, and
+sends some things twice."""
+BUS_WORDS_WAITING_MAX: Final = 4096
+"""Words that wait for a peer that takes none; then nothing more is exchanged on its link."""
+BUS_QUESTIONS_MAX: Final = 64
+"""Questions of one peer about digests that wait for an answer; it needs one at a time."""
+BUS_PAGES_WAITING_MAX: Final = 32_768
+"""Pages of one peer that wait to be stored; only tiny ones get so many into their window."""
 BUS_WORD_STREAMS_MAX: Final = 512
 """Streams in one word about what a node has; more take several words."""
 BUS_WORD_RANGES_MAX: Final = 1024
 """Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+BUS_WORD_RANGES_ALL: Final = 32_768
+"""After about this many ranges a word about several streams ends, and another one follows: it has
+to fit into a frame."""
 BUS_ASK_RANGES_MAX: Final = 256
 """Ranges of one stream in one request for entries."""
 BUS_OWED_RANGES_MAX: Final = 4096

@@ -18,6 +18,9 @@ class StreamReader(Protocol):
     def stream_list(self, mesh: str) -> list[StreamRow]:
         """By number."""
 
+    def stream_count(self, mesh: str, origin: str | None = None) -> int:
+        """How many streams a mesh has, or an origin in it."""
+
     def stream_page(
         self, number: int, start: int, end: int, limit: int, bytes_max: int
     ) -> StreamPage:

@@ -6,10 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rules.bus.mesh_store import AcceptedArrivals, ArrivalVerdict, MeshStore
+from holdfast.rules.bus.mesh_store import (
+    AcceptedArrivals,
+    ArrivalVerdict,
+    MeshStore,
+    SignedArrival,
+)
+from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.errors import BadSequence, BusInboxFull
 from holdfast.rules.limits import BUS_WINDOW
-from support.mesh_stores import ANA, BEN, NOW, SetClock, StoreMaker, nonce_of, signed_arrival
+from support.mesh_stores import (
+    ANA,
+    BEN,
+    NOW,
+    SetClock,
+    StoreMaker,
+    bus_message,
+    nonce_of,
+    signed_arrival,
+)
 
 NEW, DUPLICATE, REPLAY = ArrivalVerdict.NEW, ArrivalVerdict.DUPLICATE, ArrivalVerdict.REPLAY
 
@@ -138,6 +153,15 @@ async def test_B4_what_nobody_wants_to_keep_is_known_but_not_in_the_inbox(store:
     assert await store.accept(ANA, [signed_arrival(1, keep=False)]) == [NEW]
     assert await numbers(store) == []
     assert await store.accept(ANA, [signed_arrival(2, message=1, keep=False)]) == [DUPLICATE]
+
+
+async def test_B4_an_id_that_cannot_come_again_is_not_kept(store: MeshStore) -> None:
+    """A peer that publishes to nobody cannot fill a disk with ids; its mark is past them."""
+    once = bus_message(1, kind=MessageKind.PUBLISH, durable=False)
+    first, second = (SignedArrival(n, nonce_of(n), once, False) for n in (1, 2))
+    assert await store.accept(ANA, [first]) == [NEW]
+    assert await store.accept(ANA, [second]) == [NEW], "its sender never sends it twice"
+    assert await store.accept(ANA, [first]) == [REPLAY]
 
 
 async def test_B4_the_inbox_is_read_page_by_page(store: MeshStore) -> None:

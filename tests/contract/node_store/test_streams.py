@@ -113,6 +113,21 @@ def test_B4_a_page_without_entries_covers_numbers_too(store: Store) -> None:
     assert row_of(store) == again
 
 
+def test_B4_streams_are_counted_by_mesh_and_origin(store: Store) -> None:
+    with_mesh(store)
+    for name in (BOB, StreamName(MESH, "bob", 2), StreamName(MESH, "cyd", 1)):
+        store.write(partial(_covered, name))
+    counts = read(
+        store,
+        lambda tx: (tx.stream_count(MESH), *map(partial(tx.stream_count, MESH), ("bob", "x"))),
+    )
+    assert counts == (3, 2, 0)
+
+
+def _covered(name: StreamName, tx: Transaction) -> None:
+    tx.stream_cover(name, [(1, 2)])
+
+
 def test_B4_two_contents_under_one_number_are_a_finding(store: Store) -> None:
     with_mesh(store)
     add(store, (1, 1), (2, 2))

@@ -204,6 +204,22 @@ def test_B4_counting_goes_on_after_a_crash(nodes: Nodes, monkeypatch: pytest.Mon
     assert not backfill.count_next(ana.engine, MESH)
 
 
+def test_B4_after_a_restore_our_own_numbers_go_on_without_a_hole(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing("ana", nodes=nodes) as (ana,):
+            for number in range(3):
+                team(ana).facts.append("s", "p", number)
+            ana.engine.store.write(lambda tx: tx.set_epoch(2))
+            ana.engine.ctx.epoch = 2
+            await ana.exchange.refresh()  # as a start does
+            team(ana).facts.append("s", "p", "in a new epoch")
+            row = read(ana, lambda tx: tx.stream_get(StreamName(MESH, "ana", 2)))
+            assert row is not None
+            assert (row.base, row.covered, row.entries) == (3, Frontier(4), 1)
+
+    asyncio.run(story())
+
+
 def test_B4_files_come_before_the_entries_that_name_them(nodes: Nodes) -> None:
     async def story() -> None:
         async with sharing("ana", "bob", nodes=nodes) as (ana, bob):

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.rules.bus.inbox_share import InboxShare
+from holdfast.rules.bus.acceptance import InboxShare
 from holdfast.rules.errors import BusInboxFull
 
 EVE, BEN, CAT = b"e" * 32, b"b" * 32, b"c" * 32

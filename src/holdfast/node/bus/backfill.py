@@ -71,7 +71,8 @@ def count_next(engine: NodeEngine, mesh: str) -> bool:
 def is_counted(tx: Reader, mesh: str) -> bool:
     """Whether everything of a mesh that is in the log is counted, so that peers may hear of it."""
     job = tx.job_get(job_of(mesh))
-    return job is not None and job.cursor == _DONE
+    # A repair keeps jobs and drops streams; there is at least our own one.
+    return job is not None and job.cursor == _DONE and bool(tx.stream_list(mesh))
 
 
 def counted_meshes(tx: Reader) -> list[str]:
@@ -93,11 +94,11 @@ def _require(tx: Reader, mesh: str) -> MeshRow:
 
 def _count(engine: NodeEngine, mesh: str, tx: Transaction) -> bool:
     job, row = tx.job_get(job_of(mesh)), _require(tx, mesh)
-    if not row.on_bus or (job is not None and job.cursor == _DONE):
+    if not row.on_bus or is_counted(tx, mesh):
         return False
     first, last = tx.log_bounds()
-    # A repair drops jobs, and the streams with them: then all is counted again.
-    cursor: dict[str, Any] = {"next": first, "last": last} if job is None else job.cursor
+    begun = job is not None and job.cursor != _DONE
+    cursor: dict[str, Any] = job.cursor if job and begun else {"next": first, "last": last}
     start = max(cursor["next"], first)
     page = tx.log_page(
         start, cursor["last"] + 1, LINK_BATCH_ROWS, LINK_BATCH_BYTES, Filter(meshes=(mesh,))
@@ -116,20 +117,33 @@ def _count(engine: NodeEngine, mesh: str, tx: Transaction) -> bool:
     return more
 
 
+def settle_epoch(engine: NodeEngine) -> None:
+    """Notes where our own numbers of the present epoch begin, where that is not noted yet: after a
+    restore they count on.
+    """
+    us, epoch = engine.ctx.peer, engine.ctx.epoch
+
+    def unsettled(tx: Reader) -> list[MeshRow]:
+        rows = [_require(tx, mesh) for mesh in counted_meshes(tx)]
+        return [row for row in rows if tx.stream_get(StreamName(row.slug, us, epoch)) is None]
+
+    def work(tx: Transaction) -> None:
+        for row in unsettled(tx):
+            _settle_own(engine, row, tx)
+
+    if engine.read("bus.streams", unsettled):
+        engine.write("bus.count", work)
+
+
 def _settle_own(engine: NodeEngine, row: MeshRow, tx: Transaction) -> None:
     """We alone know where our own numbers begin: before the first that we still have, there is
     nothing to be had of us.
     """
     us, epoch = engine.ctx.peer, engine.ctx.epoch
-    tx.stream_cover(StreamName(row.slug, us, epoch), ())
+    # Without an entry yet: every number of ours up to the present one is of an earlier epoch.
+    if tx.stream_get(StreamName(row.slug, us, epoch)) is None:
+        tx.stream_cover(StreamName(row.slug, us, epoch), (), base=row.seq)
     for stream in tx.stream_list(row.slug):
-        if stream.origin != us:
-            continue
-        covered = stream.covered
-        if stream.epoch == epoch:
-            # Every number of ours up to the present one is of this epoch or of an earlier one.
-            base = covered.ranges[0][0] - 1 if covered.ranges else row.seq
-        else:
-            base = covered.ranges[0][0] - 1 if covered.ranges else 0
-        if not covered.prefix:
-            tx.stream_cover(stream.name, (), base=base)
+        ranges = stream.covered.ranges
+        if stream.origin == us and not stream.covered.prefix and ranges:
+            tx.stream_cover(stream.name, (), base=ranges[0][0] - 1)

@@ -126,6 +126,7 @@ class MeshExchange:
         for mesh in await context.run(partial(_joined, context.engine)):
             await context.run(partial(backfill.switch_on, context.engine, mesh))
         await self._count()
+        await context.run(partial(backfill.settle_epoch, context.engine))
         await self._look()
         for link in list(self._links.values()):
             await self._introduce(link)
@@ -254,15 +255,18 @@ class MeshExchange:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             link = self._links.get(effect.link)
-            if link is None:
+            if link is None or link.refused:
                 continue
-            match effect:
-                case TellStreams():
-                    link.tell(effect.streams)
-                case AskEntries():
-                    link.ask(effect.stream, effect.ranges)
-                case PushEntries():
-                    link.push(effect.stream, effect.ranges)
+            try:
+                match effect:
+                    case TellStreams():
+                        link.tell(effect.streams)
+                    case AskEntries():
+                        link.ask(effect.stream, effect.ranges)
+                    case PushEntries():
+                        link.push(effect.stream, effect.ranges)
+            except HoldfastError as error:
+                link.refuse(error)  # for itself: the others get what is theirs
         self._set_alarm()
 
     def _compare(self, name: StreamName) -> None:

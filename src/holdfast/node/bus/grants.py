@@ -69,17 +69,22 @@ class MemberGrants(TrustGrants):
         return super().may_read(tx, peer, mesh) or self._granted(peer, mesh, "read")
 
     def may_write(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
-        return super().may_read(tx, peer, mesh) or self._granted(peer, mesh, "write")
+        """A member writes under the name that it has in this mesh, and not under one that it has in
+        another mesh, where another owner let it in.
+        """
+        return super().may_read(tx, peer, mesh) or self._granted(peer, mesh, "write", peer.name)
 
     def may_relay(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         return super().may_relay(tx, peer, mesh) or self._granted(peer, mesh, "relay")
 
-    def _granted(self, peer: MeshPeer, mesh: str, right: str) -> bool:
+    def _granted(self, peer: MeshPeer, mesh: str, right: str, name: str | None = None) -> bool:
         try:
             standing = self._standing(peer.key, mesh)
         except NotTrusted:
             return False  # a second home under one name
-        return standing is not None and right in standing.grants
+        if standing is None or name not in (None, standing.name):
+            return False
+        return right in standing.grants
 
 
 def _shares(zone: ZoneRow, mesh: str) -> bool:

@@ -16,7 +16,7 @@ from holdfast.node.bus import mesh_serve
 from holdfast.node.bus.mesh_context import MeshContext
 from holdfast.protocol.bus_mesh import BlocksAsked, BlocksTold, LeavesAsked, LeavesTold, MeshWord
 from holdfast.rules.bus.coverage import StreamName
-from holdfast.rules.errors import BadAnswer
+from holdfast.rules.errors import BadAnswer, HoldfastError
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import BUS_COMPARE_BLOCK, BUS_COMPARE_BLOCKS
 
@@ -24,8 +24,14 @@ from holdfast.rules.limits import BUS_COMPARE_BLOCK, BUS_COMPARE_BLOCKS
 class StreamComparison:
     """The comparisons of one link, one at a time."""
 
-    def __init__(self, context: MeshContext, peer: str, ask: Callable[[MeshWord], None]) -> None:
-        self._context, self._peer, self._ask = context, peer, ask
+    def __init__(
+        self,
+        context: MeshContext,
+        peer: str,
+        ask: Callable[[MeshWord], None],
+        refuse: Callable[[HoldfastError], None],
+    ) -> None:
+        self._context, self._peer, self._ask, self._refuse = context, peer, ask, refuse
         self._compared: dict[StreamName, tuple[bytes, bytes]] = {}
         self._due: dict[StreamName, tuple[int, int]] = {}
         """The other side's number of the stream, and up to where one of both has truncated."""
@@ -58,26 +64,32 @@ class StreamComparison:
                 name, (number, floor) = next(iter(self._due.items()))
                 del self._due[name]
                 await self._compare(name, number, floor)
+        except HoldfastError as error:
+            self._refuse(error)
         finally:
             self._running = False
 
     async def _compare(self, name: StreamName, number: int, floor: int) -> None:
-        mine = self._context.rows[name]
-        last = mine.covered.last // BUS_COMPARE_BLOCK
-        for first in range(floor // BUS_COMPARE_BLOCK, last + 1, BUS_COMPARE_BLOCKS):
+        """Goes from one block of ours that has entries to the next: an origin may cover far more
+        numbers than there are entries.
+        """
+        engine, run = self._context.engine, self._context.run
+        after = floor // BUS_COMPARE_BLOCK
+        while (first := await run(partial(mesh_serve.next_block, engine, name, after))) is not None:
+            after = first + BUS_COMPARE_BLOCKS
             told = await self._asked(BlocksAsked(number, first))
             if not isinstance(told, BlocksTold) or told.first != first:
                 raise BadAnswer("a peer answered another question about blocks")
             theirs = {block: (entries, digest) for block, entries, digest in told.blocks}
-            ours = await self._context.run(
-                partial(mesh_serve.own_blocks, self._context.engine, name, first)
-            )
+            ours = await run(partial(mesh_serve.own_blocks, engine, name, first))
             for one in ours:
                 found = theirs.get(one.block)
-                if found is not None and found != (one.entries, one.digest):
-                    await self._compare_block(name, number, one.block)
+                differs = found is not None and found != (one.entries, one.digest)
+                if differs and await self._compare_block(name, number, one.block):
+                    return
 
-    async def _compare_block(self, name: StreamName, number: int, block: int) -> None:
+    async def _compare_block(self, name: StreamName, number: int, block: int) -> bool:
+        """Returns whether a number has two contents; that is noted."""
         told = await self._asked(LeavesAsked(number, block))
         if not isinstance(told, LeavesTold) or told.block != block:
             raise BadAnswer("a peer answered another question about entries")
@@ -91,6 +103,7 @@ class StreamComparison:
                 f" ({len(different)} of its block): two homes wrote under one name and key"
             )
             await self._context.run(partial(mesh_serve.note_trouble, engine, name, trouble))
+        return bool(different)
 
     async def _asked(self, question: MeshWord) -> BlocksTold | LeavesTold:
         self._answer = asyncio.get_running_loop().create_future()

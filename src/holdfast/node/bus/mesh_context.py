@@ -81,6 +81,10 @@ class MeshContext:
             self.carry_out(self.spread.has(name, row.covered, now, self.jitter(), via))
         self._compare(name)
 
+    def is_ours(self, name: StreamName) -> bool:
+        """Whether this node itself counts a stream, now or later: nobody else knows more of it."""
+        return name.origin == self.us and name.epoch >= self.engine.ctx.epoch
+
     def other_home(self, name: StreamName, key: bytes) -> bool:
         """Whether a key is not one of those that the origin of a stream is known by here."""
         if not key:

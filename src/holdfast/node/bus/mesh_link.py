@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from functools import partial
 from typing import Final
 
@@ -50,14 +50,14 @@ from holdfast.protocol.bus_mesh import (
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.coverage import (
     NOTHING,
+    BoundedCoverage,
     StreamName,
     StreamNumbers,
     cover,
-    cover_all,
-    ranges_of,
     read_ranges,
     read_told,
     told,
+    united,
 )
 from holdfast.rules.errors import (
     BadAnswer,
@@ -72,11 +72,16 @@ from holdfast.rules.errors import (
 from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_OWED_RANGES_MAX,
+    BUS_PAGES_WAITING_MAX,
+    BUS_QUESTIONS_MAX,
+    BUS_WORD_RANGES_ALL,
     BUS_WORD_RANGES_MAX,
     BUS_WORD_STREAMS_MAX,
+    BUS_WORDS_WAITING_MAX,
     SECOND_MS,
 )
 from holdfast.rules.names import check_mesh, check_peer
+from holdfast.rules.rebuild import UNCOUNTED
 
 log = logging.getLogger("holdfast")
 
@@ -116,15 +121,19 @@ class MeshLink:
         self._heard = False
         """Whether the peer told which meshes it shares."""
         self._given, self._learned = StreamNumbers(), StreamNumbers()
-        self._heard_of: dict[StreamName, StreamTold] = {}
-        """What the peer told last of each stream."""
-        self.confirmed: dict[StreamName, Frontier] = {}
+        self._heard_of: dict[StreamName, tuple[int, bytes, int]] = {}
+        """Number, digest and floor that the peer told last of each stream."""
+        self._told_by = BoundedCoverage()
+        """What it told last that it has of each."""
+        self.confirmed = BoundedCoverage()
         """What the peer has stored, by its own word or because it sent it. What was sent to it is
         not among that before it says so."""
         self._unconfirmed: dict[StreamName, None] = {}
         """Streams of which something came that we have not told the peer we have."""
         self._bases: dict[StreamName, int] = {}
         self._keys: dict[StreamName, bytes] = {}
+        self._introducing = False
+        """Whether the peer is to be told which meshes are shared with it."""
         self._words: deque[MeshWord] = deque()
         self._untold: dict[StreamName, None] = {}
         self._questions: deque[tuple[BlocksAsked | LeavesAsked, int]] = deque()
@@ -133,7 +142,7 @@ class MeshLink:
         self._object_words: deque[tuple[ObjectAsked, int] | ObjectAsked] = deque()
         self._to_send, self._to_take, self._to_fetch = (asyncio.Event() for _ in range(3))
         self._pull = ObjectPull(context, self._ask_object)
-        self._comparison = StreamComparison(context, self.peer, self.say)
+        self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
             for loop in (self._send_on, self._take_on, self._fetch_on)
@@ -151,13 +160,17 @@ class MeshLink:
     # --- what the exchange wants said --------------------------------------------------------
 
     def say(self, word: MeshWord) -> None:
+        """Raises OverLimit if the peer takes nothing and too much waits for it."""
+        if len(self._words) >= BUS_WORDS_WAITING_MAX:
+            raise OverLimit(f"{self.peer} takes none of {BUS_WORDS_WAITING_MAX} words")
         self._words.append(word)
         self._to_send.set()
 
     def introduce(self, meshes: list[str]) -> None:
-        """Tells the peer which meshes are shared with it."""
+        """Tells the peer which meshes are shared with it, as it is when the word goes."""
         self.ours, self.introduced = meshes, True
-        self.say(MeshesShared(meshes, self._heard))
+        self._introducing = True
+        self._to_send.set()
 
     def tell(self, streams: tuple[StreamName, ...]) -> None:
         """Tells what we have of these streams when their turn comes: as it is then."""
@@ -194,7 +207,7 @@ class MeshLink:
                 self.link.taken(stream, len(body))
         except HoldfastError as error:
             self.link.taken(stream, len(body))
-            self._refuse(error)
+            self.refuse(error)
 
     def _hear(self, word: MeshWord, stream: Stream, size: int) -> bool:
         """Returns whether it is worked off."""
@@ -203,6 +216,7 @@ class MeshLink:
         match word:
             case EntriesPage():
                 name = self._learn(word.number, word.named)
+                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((name, word, size))
                 self._to_take.set()
                 return False
@@ -211,6 +225,7 @@ class MeshLink:
                 self._to_fetch.set()
                 return False
             case BlocksAsked() | LeavesAsked():
+                _check_room(self._questions, BUS_QUESTIONS_MAX)
                 self._questions.append((word, size))
                 self._to_send.set()
                 return False
@@ -245,14 +260,17 @@ class MeshLink:
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
         self._heard_of.clear()
-        self.confirmed.clear()
-        if self.shared:
+        self._told_by = BoundedCoverage()
+        self.confirmed = BoundedCoverage()
+        if self.shared and not self.refused:
             self._context.carry_out(spread.link_up(self.label, self.peer, self.shared))
 
     def _learn(self, number: int, named: StreamNamed | None) -> StreamName:
         if named is None:
             return self._learned.name(number)
         name = StreamName(check_mesh(named.mesh), check_peer(named.origin), named.epoch)
+        if name.epoch == UNCOUNTED:
+            raise BadAnswer("a peer spoke of a stream of what is not counted")
         self._learned.learn(number, name)
         key = self.link.peer if name.origin == self.peer else named.key
         if self._context.other_home(name, key):
@@ -263,11 +281,15 @@ class MeshLink:
         return name
 
     def _two_homes(self, name: StreamName) -> None:
-        self.problem = f"two homes use the name {name.origin!r} in the mesh {name.mesh!r}"
-        log.warning("%s: %s; what %s has of it is refused", self.peer, self.problem, self.peer)
+        problem = f"two homes use the name {name.origin!r} in the mesh {name.mesh!r}"
+        if self.problem != problem:
+            self.problem = problem
+            log.warning("%s: %s; what %s has of it is refused", self.peer, problem, self.peer)
         trouble = f"{self.peer} knows {name.origin!r} by another key: two homes use one name"
         engine = self._context.engine
-        if name.mesh in self.shared:
+        # What it says of others counts where it may relay; its own key it has proved.
+        believed = name.origin == self.peer or name.mesh in self.relays
+        if name.mesh in self.shared and believed:
             self._context.start(
                 self._context.run(partial(mesh_serve.note_trouble, engine, name, trouble))
             )
@@ -278,18 +300,21 @@ class MeshLink:
         covered = read_told(one.prefix, one.ranges)
         context = self._context
         believed = name.origin == self.peer or name.mesh in self.relays
+        if context.is_ours(name):
+            believed = False  # what we write now is for nobody else to say
         if believed:
             self._bases[name] = one.base
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
-        self._heard_of[name] = one
+        self._heard_of[name] = (one.number, one.digest, one.floor)
+        self._told_by.put(name, covered)
         self._confirm(name, covered)
         self.compare(name)
 
     def _confirm(self, name: StreamName, covered: Frontier) -> None:
         before = self.confirmed.get(name, NOTHING)
-        self.confirmed[name] = cover_all(before, ranges_of(covered))
+        self.confirmed.put(name, united(before, covered))
 
     def compare(self, name: StreamName) -> None:
         """Looks whether the peer has something else than we under the same numbers. The one with
@@ -297,8 +322,8 @@ class MeshLink:
         """
         one = self._heard_of.get(name)
         if one is not None and self._context.key < self.link.peer:
-            covered = read_told(one.prefix, one.ranges)
-            self._comparison.look(name, one.number, covered, one.digest, one.floor)
+            number, digest, floor = one
+            self._comparison.look(name, number, self._told_by[name], digest, floor)
 
     def confirm(self) -> None:
         """Tells the peer that what it sent is stored."""
@@ -306,12 +331,18 @@ class MeshLink:
             self.tell(tuple(self._unconfirmed))
             self._unconfirmed.clear()
 
-    def _refuse(self, error: HoldfastError) -> None:
-        """The peer broke the rules: nothing more is taken from it on this link."""
+    def refuse(self, error: HoldfastError) -> None:
+        """The peer broke the rules: nothing more is taken from it on this link, or said to it."""
+        if self.refused:
+            return
         self.problem = error.message
         self.refused = True
         while self._pages:
             self.link.taken(Stream.MESH, self._pages.popleft()[2])
+        while self._questions:
+            self.link.taken(Stream.MESH, self._questions.popleft()[1])
+        self._words.clear()
+        self._owed.clear()
         self._context.carry_out(self._context.spread.link_down(self.label, self._context.now()))
         log.warning("%s: meshes are no longer exchanged on this link: %s", self.peer, error.message)
         self.link.blame(error)
@@ -333,6 +364,9 @@ class MeshLink:
         self.figures.words_sent += not isinstance(word, EntriesPage)
 
     async def _next_word(self) -> MeshWord | None:
+        if self._introducing:
+            self._introducing = False
+            return MeshesShared(self.ours, self._heard)
         if self._words:
             return self._words.popleft()
         if self._untold:
@@ -347,13 +381,16 @@ class MeshLink:
 
     def _word_of_streams(self) -> StreamsTold:
         rows = self._context.rows
-        names = [name for name in self._untold if name in rows][:BUS_WORD_STREAMS_MAX]
-        if len(names) < BUS_WORD_STREAMS_MAX:
-            self._untold.clear()
-        else:
-            for name in names:
-                del self._untold[name]
-        return StreamsTold([self._told(name) for name in names])
+        streams: list[StreamTold] = []
+        ranges = 0
+        while self._untold and len(streams) < BUS_WORD_STREAMS_MAX and ranges < BUS_WORD_RANGES_ALL:
+            name = next(iter(self._untold))
+            del self._untold[name]
+            # The other side learns no more than so many: of the rest it hears nothing.
+            if name in rows and self._given.has_room(name):
+                streams.append(self._told(name))
+                ranges += len(streams[-1].ranges)
+        return StreamsTold(streams)
 
     def _told(self, name: StreamName) -> StreamTold:
         row = self._context.rows[name]
@@ -453,9 +490,10 @@ class MeshLink:
         self.figures.entries_new += received.new
         self.figures.entries_known += received.known
         self.figures.entries_refused += received.refused
-        self._unconfirmed[name] = None
-        self._confirm(name, cover(NOTHING, page.start, page.end))
-        context.takes(received.row, self.label)
+        if received.row.number:
+            self._unconfirmed[name] = None
+            self._confirm(name, cover(NOTHING, page.start, page.end))
+            context.takes(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
         """Stores a page, however long the disk is full or the quarantine has no room."""
@@ -515,4 +553,9 @@ class MeshLink:
         except PeerUnreachable:
             pass  # the link is down, and the exchange is told so
         except HoldfastError as error:
-            self._refuse(error)
+            self.refuse(error)
+
+
+def _check_room(waiting: Sized, most: int) -> None:
+    if len(waiting) >= most:
+        raise OverLimit(f"a peer sent more than {most} words that wait to be worked off")

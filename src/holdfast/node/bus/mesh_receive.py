@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from holdfast.node.bus.backfill import is_counted
 from holdfast.node.bus.grants import MeshGrants, MeshPeer
+from holdfast.node.bus.mesh_serve import has_room_for
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.rules.arrivals import Arrivals, objects_of, raw_of, read_arrivals
@@ -26,6 +27,7 @@ from holdfast.rules.bus.streams import StreamRow, place_of
 from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, UnknownMesh
 from holdfast.rules.filters import MESSAGES
 from holdfast.rules.leaf import leaf_of
+from holdfast.rules.limits import BUS_EPOCHS_MAX
 from holdfast.rules.reconcile import Outcome
 from holdfast.storage.ports import Reader, Transaction
 
@@ -47,7 +49,7 @@ class MeshPageReceived(NamedTuple):
     """What became of a page."""
 
     row: StreamRow
-    """The stream afterwards."""
+    """The stream afterwards; its number is 0 if it is none that we count."""
     new: int
     known: int
     refused: int
@@ -128,6 +130,11 @@ def check_may_bring(
             f"{peer.name} brought entries of {name.origin!r} to {name.mesh!r}, but may not relay",
             hint="if it may, grant it relay in this mesh",
         )
+    if tx.stream_get(name) is None and not has_room_for(tx, name):
+        raise NotGranted(
+            f"{peer.name} brought one stream too many of {name.origin!r} to {name.mesh!r}: a name "
+            f"has at most {BUS_EPOCHS_MAX}"
+        )
 
 
 def _store(
@@ -154,6 +161,10 @@ def _store(
         mesh=piece.name.mesh if piece.name.origin == engine.ctx.peer else None,
         counts=False,
     )
+    if piece.name.origin == engine.ctx.peer and piece.name.epoch >= tx.epoch():
+        # We count this stream ourselves: what we did not write is quarantined, and covers nothing.
+        row = tx.stream_get(piece.name) or StreamRow(number=0, **piece.name._asdict())
+        return MeshPageReceived(row, received.new, received.known, received.refused)
     placed = [
         (seq, one.offset, leaf_of(raw_of(arrival)))
         for seq, one, arrival in zip(piece.seqs, received.applied, piece.arrivals, strict=True)

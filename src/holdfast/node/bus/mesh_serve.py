@@ -22,10 +22,13 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_COMPARE_BLOCK,
     BUS_COMPARE_BLOCKS,
+    BUS_EPOCHS_MAX,
     BUS_PAGE_BYTES,
     BUS_PAGE_ROWS,
     BUS_PEER_LAG_MAX,
     BUS_PEER_RETIRE_MS,
+    BUS_STREAMS_MAX,
+    LAMPORT_MAX,
     SEEN_MS,
 )
 from holdfast.rules.rows import ConsumerRow
@@ -164,8 +167,17 @@ def note_trouble(engine: NodeEngine, name: StreamName, trouble: str) -> None:
 
 
 def _trouble(name: StreamName, trouble: str, tx: Transaction) -> None:
-    tx.stream_cover(name, ())
-    tx.stream_trouble(name, trouble)
+    if tx.stream_get(name) is not None or has_room_for(tx, name):
+        tx.stream_cover(name, ())
+        tx.stream_trouble(name, trouble)
+
+
+def has_room_for(tx: Reader, name: StreamName) -> bool:
+    """Whether one stream more of this origin may be counted."""
+    return (
+        tx.stream_count(name.mesh, name.origin) < BUS_EPOCHS_MAX
+        and tx.stream_count(name.mesh) < BUS_STREAMS_MAX
+    )
 
 
 # --- comparing -----------------------------------------------------------------------------------
@@ -177,6 +189,19 @@ def own_blocks(engine: NodeEngine, name: StreamName, first: int) -> list[BlockDi
     def read(tx: Reader) -> list[BlockDigest]:
         row = tx.stream_get(name)
         return [] if row is None else tx.stream_blocks(row.number, first, BUS_COMPARE_BLOCKS)
+
+    return engine.read("bus.compare", read)
+
+
+def next_block(engine: NodeEngine, name: StreamName, first: int) -> int | None:
+    """The first of our own blocks with an entry, from a block on."""
+
+    def read(tx: Reader) -> int | None:
+        row = tx.stream_get(name)
+        if row is None:
+            return None
+        page = tx.stream_page(row.number, first * BUS_COMPARE_BLOCK, LAMPORT_MAX, 1, 1)
+        return page.seqs[0] // BUS_COMPARE_BLOCK if page.seqs else None
 
     return engine.read("bus.compare", read)
 

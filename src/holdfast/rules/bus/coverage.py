@@ -12,12 +12,17 @@ where a bound makes it drop something, it claims less, and that is at worst aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.rules.errors import BadAnswer, OverLimit
 from holdfast.rules.frontier import Frontier, Range
-from holdfast.rules.limits import BUS_STREAMS_MAX, FRONTIER_RANGES_MAX, LAMPORT_MAX
+from holdfast.rules.limits import (
+    BUS_KNOWN_RANGES_MAX,
+    BUS_STREAMS_MAX,
+    FRONTIER_RANGES_MAX,
+    LAMPORT_MAX,
+)
 
 NOTHING = Frontier()
 
@@ -42,10 +47,26 @@ def cover(frontier: Frontier, start: int, end: int) -> Frontier:
         return shorter if start > shorter.last + 1 else shorter.confirm_range(start, end)
 
 
-def cover_all(frontier: Frontier, ranges: Iterable[Range]) -> Frontier:
-    for start, end in ranges:
-        frontier = cover(frontier, start, end)
-    return frontier
+def cover_all(frontier: Frontier, ranges: Sequence[Range]) -> Frontier:
+    """The frontier with all these ranges covered too, however they are ordered; of more than it can
+    hold the highest are not claimed. Takes one pass: a peer decides how many there are.
+    """
+    if len(ranges) == 1:
+        return cover(frontier, *ranges[0])
+    prefix, apart = frontier.prefix, list[Range]()
+    for start, end in sorted([*frontier.ranges, *ranges]):
+        if start <= prefix + 1:
+            prefix = max(prefix, end - 1)
+        elif apart and start <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(apart[-1][1], end))
+        elif start < end:
+            apart.append((start, end))
+    return Frontier(prefix, tuple(apart[:FRONTIER_RANGES_MAX]))
+
+
+def united(one: Frontier, other: Frontier) -> Frontier:
+    """What at least one of them covers."""
+    return cover_all(one, ranges_of(other))
 
 
 def ranges_of(frontier: Frontier, above: int = 0) -> list[Range]:
@@ -89,13 +110,12 @@ def told(frontier: Frontier, most: int) -> Frontier:
 
 def read_told(prefix: int, ranges: Sequence[Range]) -> Frontier:
     """The frontier that a peer told. Raises BadAnswer if it is none."""
-    frontier = Frontier(prefix)
     reached = prefix
     for start, end in ranges:
         if not reached < start < end < LAMPORT_MAX:
             raise BadAnswer("a peer told ranges of a stream that are out of order")
-        frontier, reached = cover(frontier, start, end), end
-    return frontier
+        reached = end
+    return cover_all(Frontier(prefix), ranges)
 
 
 def read_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -106,6 +126,24 @@ def read_ranges(ranges: Sequence[Range]) -> tuple[Range, ...]:
             raise BadAnswer("a peer asked for ranges of a stream that are out of order")
         reached = end
     return tuple(ranges)
+
+
+class BoundedCoverage(dict[StreamName, Frontier]):
+    """What the peer of a link is known to have of each stream, by `put`. What would be too much to
+    remember is forgotten, the highest first: at worst it is sent or asked for again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranges = 0
+
+    def put(self, name: StreamName, has: Frontier) -> None:
+        self.forget(name)
+        self[name] = kept = told(has, max(0, BUS_KNOWN_RANGES_MAX - self._ranges))
+        self._ranges += len(kept.ranges)
+
+    def forget(self, name: StreamName) -> None:
+        self._ranges -= len(self.pop(name, NOTHING).ranges)
 
 
 class StreamNumbers:
@@ -133,6 +171,10 @@ class StreamNumbers:
         if number >= BUS_STREAMS_MAX:
             raise OverLimit(f"a peer told of more than {BUS_STREAMS_MAX} streams")
         self.give(name)
+
+    def has_room(self, name: StreamName) -> bool:
+        """Whether the stream has a number, or may get one: the other side learns no more."""
+        return name in self._numbers or len(self._names) < BUS_STREAMS_MAX
 
     def name(self, number: int) -> StreamName:
         """Raises BadAnswer for a number that was not given."""

@@ -23,16 +23,23 @@ from typing import NamedTuple
 
 from holdfast.rules.bus.coverage import (
     NOTHING,
+    BoundedCoverage,
     StreamName,
     cover,
     cover_all,
     lacking,
     ranges_of,
+    united,
     without,
 )
 from holdfast.rules.errors import OverLimit
 from holdfast.rules.frontier import Frontier, Range
-from holdfast.rules.limits import BUS_ASK_MS, BUS_ASK_RANGES_MAX, BUS_STREAMS_MAX, BUS_WORD_MS
+from holdfast.rules.limits import (
+    BUS_ASK_MS,
+    BUS_ASK_RANGES_MAX,
+    BUS_STREAMS_MAX,
+    BUS_WORD_MS,
+)
 
 
 class TellStreams(NamedTuple):
@@ -69,7 +76,7 @@ class _Neighbour:
     """The name under which it writes."""
     meshes: frozenset[str]
     """What is shared with it."""
-    known: dict[StreamName, Frontier] = field(default_factory=dict)
+    known: BoundedCoverage = field(default_factory=BoundedCoverage)
     """What it is known to have."""
     gone: dict[StreamName, int] = field(default_factory=dict)
     """Up to where it has truncated."""
@@ -151,7 +158,7 @@ class Spread:
             return []
         if stream not in neighbour.known and len(neighbour.known) >= BUS_STREAMS_MAX:
             raise OverLimit(f"a peer told of more than {BUS_STREAMS_MAX} streams")
-        neighbour.known[stream] = _union(has, neighbour.known.get(stream, NOTHING))
+        neighbour.known.put(stream, united(has, neighbour.known.get(stream, NOTHING)))
         neighbour.gone[stream] = gone
         return self._want(stream, now)
 
@@ -167,7 +174,7 @@ class Spread:
             known = neighbour.known.get(stream, NOTHING)
             ranges = without(new, known)
             if ranges:
-                neighbour.known[stream] = cover_all(known, ranges)
+                neighbour.known.put(stream, cover_all(known, ranges))
                 effects.append(PushEntries(link, stream, tuple(ranges)))
         return effects
 
@@ -202,7 +209,7 @@ class Spread:
         neighbour = self._links.get(link)
         if neighbour is not None:
             known = neighbour.known.get(stream, NOTHING)
-            neighbour.known[stream] = cover(known, start, end)
+            neighbour.known.put(stream, cover(known, start, end))
 
     def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
         """A neighbour was sent these numbers."""
@@ -215,7 +222,7 @@ class Spread:
         neighbour = self._links.get(link)
         if neighbour is None:
             return []
-        neighbour.known.pop(stream, None)
+        neighbour.known.forget(stream)
         awaited = self._awaited.get(stream, [])
         self._set_awaited(stream, [one for one in awaited if one.link != link])
         return self._want(stream, now)
@@ -307,8 +314,3 @@ class Spread:
         for neighbour in self._links.values():
             found.update(dict.fromkeys(neighbour.known))
         return list(found)
-
-
-def _union(one: Frontier, other: Frontier) -> Frontier:
-    larger, smaller = (one, other) if one.last >= other.last else (other, one)
-    return cover_all(larger, [(1, smaller.prefix + 1), *smaller.ranges])

@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.rules.errors import BusError, HoldfastError
+from holdfast.rules.errors import BusClosed, BusError, HoldfastError
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import DAY_MS
 from holdfast.simulate.bus.books import BusBooks
@@ -258,7 +258,8 @@ class BusWorld(World):
         self.happened[f"{what}: {error.code}"] += 1
         if not isinstance(error, BusError):
             self.broken(f"{machine.name} got {type(error).__name__} from {what}: {error}")
-        if self.is_calm and what in ("send", "read", "publish"):
+        ending = isinstance(error, BusClosed)
+        if self.is_calm and what in ("send", "read", "publish") and not ending:
             self.broken(f"{machine.name} cannot {what} at calm: {error.code} {error.message}")
 
     def heard_gossip(self, name: str, life: int, id: bytes) -> None:

@@ -21,6 +21,7 @@ import apsw
 
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.rules.bus.mesh_store import MeshStore
+from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.keys import public_key
 from holdfast.simulate.bus.net import MachineNet
@@ -213,10 +214,14 @@ class BusMachine:
         return await store.start()
 
     def waits_for(self) -> list[str]:
-        """For whom something stands in the outbox."""
+        """For whom messages stand in the outbox. Replies that nobody waits for any more may stand
+        there until their time is over.
+        """
         assert self._inner is not None
         with self.weather.fine():
-            return _at_once(self._inner.outbox_peers())
+            items = [item for _, item in _at_once(self._inner.due_outbox())]
+        wanted = (MessageKind.SEND, MessageKind.PUBLISH)
+        return list(dict.fromkeys(one.peer for one in items if one.message.kind in wanted))
 
     # --- going back -----------------------------------------------------------------------------
 

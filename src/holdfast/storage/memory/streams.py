@@ -32,6 +32,10 @@ class MemoryStreams(UndoTables):
     def stream_list(self, mesh: str) -> list[StreamRow]:
         return sorted(self._rows("stream", mesh), key=lambda row: row.number)
 
+    def stream_count(self, mesh: str, origin: str | None = None) -> int:
+        rows: Iterable[StreamRow] = self._rows("stream", mesh)
+        return sum(origin in (None, row.origin) for row in rows)
+
     def stream_page(
         self, number: int, start: int, end: int, limit: int, bytes_max: int
     ) -> StreamPage:

@@ -30,8 +30,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import judge_arrivals, known_until
-from holdfast.rules.bus.inbox_share import InboxShare
+from holdfast.rules.bus.acceptance import InboxShare, comes_again, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -318,7 +317,13 @@ class SqliteMeshStore:
             self._ring.add(tx.connection, judged.nonces)
         new = judged.new
         if new:
-            tx.bus_ids_add([(sender, one.message.id, known_until(one.message, now)) for one in new])
+            tx.bus_ids_add(
+                [
+                    (sender, one.message.id, known_until(one.message, now))
+                    for one in new
+                    if comes_again(one.message)
+                ]
+            )
         kept = [one.message for one in new if one.keep]
         if not kept:
             return AcceptedArrivals(judged.verdicts, []), []

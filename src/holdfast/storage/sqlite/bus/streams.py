@@ -69,6 +69,13 @@ class StreamReads:
             map(_row, self._con.execute(f"{_SELECT} WHERE mesh = ? ORDER BY number", (mesh,)))
         )
 
+    def stream_count(self, mesh: str, origin: str | None = None) -> int:
+        found = self._con.execute(
+            "SELECT count(*) FROM stream WHERE mesh = ?1 AND origin = ifnull(?2, origin)",
+            (mesh, origin),
+        )
+        return int(found.get)
+
     def stream_page(
         self, number: int, start: int, end: int, limit: int, bytes_max: int
     ) -> StreamPage:
