@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from nacl.signing import SigningKey
 
@@ -16,11 +16,12 @@ from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import BusError, HoldfastError
-from holdfast.rules.limits import BUS_TIDY_ALONG, BUS_TIDY_MS
+from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
 T = TypeVar("T")
+_NEVER_MS: Final = 1 << 31
 
 
 class BusContext:
@@ -52,6 +53,8 @@ class BusContext:
         self._removed: dict[int, None] = {}
         """Rows of the outbox that are done with, until the store knows it."""
         self._tidying: asyncio.TimerHandle | None = None
+        self._tidy_ms = _NEVER_MS
+        """How long that timer was to wait."""
         self._is_tidying = False
         self._tidy_failures = 0
 
@@ -134,7 +137,7 @@ class BusContext:
     def finish_inbox(self, number: int) -> None:
         """A handler has finished with a message. The store learns it soon, with others."""
         self._finished[number] = None
-        self._tidy_soon()
+        self._tidy_soon(BUS_FINISH_MS)
 
     def is_finished(self, number: int) -> bool:
         """Whether a message that the store may still show is done with."""
@@ -143,7 +146,7 @@ class BusContext:
     def remove_outbox(self, id: int) -> None:
         """A message has arrived, or is given up. The store learns it soon, with others."""
         self._removed[id] = None
-        self._tidy_soon()
+        self._tidy_soon(BUS_TIDY_MS)
 
     def is_removed(self, id: int) -> bool:
         """Whether a row of the outbox that the store may still show is done with."""
@@ -162,12 +165,16 @@ class BusContext:
             self._tidying.cancel()
             self._tidy_now()
 
-    def _tidy_soon(self) -> None:
-        if self._tidying is None and not self._is_tidying and not self.is_closed:
-            self._tidying = self.loop.call_later(BUS_TIDY_MS / 1000, self._tidy_now)
+    def _tidy_soon(self, within_ms: int) -> None:
+        if self._is_tidying or self.is_closed or self._tidy_ms <= within_ms:
+            return
+        if self._tidying is not None:
+            self._tidying.cancel()
+        self._tidy_ms = within_ms
+        self._tidying = self.loop.call_later(within_ms / 1000, self._tidy_now)
 
     def _tidy_now(self) -> None:
-        self._tidying = None
+        self._tidying, self._tidy_ms = None, _NEVER_MS
         if not self.is_closed:
             self._is_tidying = True
             self.spawn_at_once(self._tidy(), "tidy")
@@ -181,20 +188,22 @@ class BusContext:
             log.warning("the store was not told what is done with: %s", error.message)
             wait_ms = backoff_ms(self._tidy_failures, self.jitter())
             self._tidying = self.loop.call_later(wait_ms / 1000, self._tidy_now)
+            self._tidy_ms = 0  # nothing that is done with meanwhile makes it sooner
             return
         finally:
             self._is_tidying = False
         self._tidy_failures = 0
+        if self._removed or self._finished:
+            self._tidy_soon(BUS_TIDY_MS if self._removed else BUS_FINISH_MS)
 
     async def tidy(self) -> None:
         """Tells the store what is done with. What it could not take is told again."""
-        while self._removed or self._finished:
-            await self.settle()
-            removed = list(self._removed)
-            if removed:
-                await guarded(self.store.remove_many(removed))
-                for id in removed:
-                    self._removed.pop(id, None)
+        await self.settle()
+        removed = list(self._removed)
+        if removed:
+            await guarded(self.store.remove_many(removed))
+            for id in removed:
+                self._removed.pop(id, None)
 
     async def settle(self) -> None:
         """Returns when the store knows which messages handlers have finished with until now."""

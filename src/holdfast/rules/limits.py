@@ -927,9 +927,12 @@ BUS_INTERESTS_MAX: Final = 1024
 BUS_ACK_MS: Final = 25
 """How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
 for others to go with."""
-BUS_TIDY_MS: Final = 50
-"""How long the word to the store that messages are done with may wait for another write to go
-with."""
+BUS_TIDY_MS: Final = 5
+"""How long the word to the store that rows of the outbox are done with may wait for others: after a
+kill, a request that was answered meanwhile is outstanding again."""
+BUS_FINISH_MS: Final = 50
+"""How long the word to the store that handlers have finished with messages may wait for another
+write to go with: after a kill, they are handed out again."""
 BUS_TIDY_ALONG: Final = 16
 """So many messages that are done with go with the next write; fewer wait for that time."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
