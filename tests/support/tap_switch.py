@@ -15,7 +15,7 @@ netem, and this needs none.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
 from selectors import EVENT_READ, DefaultSelector
@@ -39,6 +39,8 @@ class Way:
     delay_s: float = 0.0
     loss: float = 0.0
     carried: int = 0
+    dropped: list[bytes] = field(default_factory=list)
+    """The frames that were cut off or lost."""
 
 
 class TapSwitch:
@@ -116,6 +118,7 @@ class TapSwitch:
 
     def _forward(self, way: Way, out: int, frame: bytes) -> None:
         if way.is_cut or self._chance.random() < way.loss:
+            way.dropped.append(frame)
             return
         way.carried += 1
         if not way.delay_s:
