@@ -65,7 +65,11 @@ class Outgoing:
         """As it is signed now, with the time that is left now."""
         message = self.message
         if self.expires_at is not None and message.ttl_ms != self.expires_at - now_ms:
-            message = msgspec.structs.replace(message, ttl_ms=max(0, self.expires_at - now_ms))
+            # Never longer than in the beginning: the wall clock may have been set back since.
+            left_ms = max(0, self.expires_at - now_ms)
+            if message.ttl_ms is not None:
+                left_ms = min(left_ms, message.ttl_ms)
+            message = msgspec.structs.replace(message, ttl_ms=left_ms)
         return encode_message(message)
 
     def told(self, written: bool) -> None:

@@ -258,9 +258,8 @@ class BusMachine:
             world.tap.forgive(self.key)
 
     def may_have_failed(self, error: Exception) -> bool:
-        """Whether a start may end with this error: the disk is bad."""
-        bad = self.weather.full or self.weather.ioerr or not self.is_alive
-        return bool(bad) and isinstance(error, HoldfastError | apsw.Error | OSError)
+        """Whether a start may end with this error: the disk is bad, or was a moment ago."""
+        return not self._world.is_calm and isinstance(error, HoldfastError | apsw.Error | OSError)
 
 
 def _at_once(look: Coroutine[Any, Any, T]) -> T:

@@ -155,8 +155,12 @@ class BusProgram:
     async def _answer(self, request: ReceivedRequest) -> bytes:
         if self._machine.is_alive:
             self._world.books.handles(self.name, self._life, request.id, request.body)
-        if self._rng.random() < 0.5:
-            await asyncio.sleep(self._rng.random() * 2)
+        try:
+            if self._rng.random() < 0.5:
+                await asyncio.sleep(self._rng.random() * 2)
+        except asyncio.CancelledError:
+            self._world.books.gave_up(self.name, self._life, request.id)
+            raise
         return reply_to(self.name, request.body)
 
     # --- sending --------------------------------------------------------------------------------
