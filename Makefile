@@ -9,6 +9,11 @@ WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+PYTEST := $(BIN)/pytest -q -n $(WORKERS) --maxprocesses=8 --dist=worksteal
+# The tests of the bus run first and by themselves, so that only they pay for counting the branches that they take.
+# With ARGS, which choose a part, nothing is counted.
+BUS_TESTS := $(wildcard tests/bus tests/rules/bus tests/contract/mesh_store)
+BRANCHES := --cov --cov-report=json:$(VENV)/coverage.json
 UV := $(BIN)/uv --quiet --system-certs
 
 # The caller's shell may set these for its own ends; here they would slow every start (no bytecode is kept)
@@ -22,7 +27,15 @@ sync: $(VENV)/.synced ## make or mend .venv, exactly as requirements.lock says
 
 test: sync ## everything CI asks for: check, then all tests; says what it skipped and why
 	@$(MAKE) --no-print-directory -j2 check $(VENV)/spark.jsa
-	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses=8 --dist=worksteal $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@failed=0; rm -f $(VENV)/coverage.json; \
+	$(PYTEST) $(BUS_TESTS) $(BRANCHES) || failed=1; \
+	$(BIN)/python tools/branch_coverage.py $(VENV)/coverage.json || failed=1; \
+	$(PYTEST) $(BUS_TESTS:%=--ignore=%) || failed=1; \
+	exit $$failed
+else
+	$(PYTEST) $(ARGS)
+endif
 
 check: sync ## the fast part of test: format, lint, types, imports
 	$(BIN)/ruff format --check .

@@ -11,8 +11,9 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import inspect as shapes
 
-from holdfast.protocol import frames, log_wire
+from holdfast.protocol import bus_frames, frames, log_wire
 from holdfast.rules import bodies, broker_rows, close_codes, envelope, limits
+from holdfast.rules.bus import capability, message
 from tools.reference import NOTE, read_limits, shown
 
 LIMITS: Final = (
@@ -25,8 +26,17 @@ LIMITS: Final = (
     *("FRAME_BYTES_MAX", "PUSH_ITEMS_MAX", "FOLLOWS_MAX", "TAKE_MAX", "HELLO_MS_MAX"),
     *("CONSUMER_NAME_BYTES_MAX", "FETCH_ROWS_MAX", "FETCH_BYTES_MAX", "LONG_POLL_MS_MAX"),
     *("BODY_BYTES_MAX", "HEAD_BYTES_MAX", "SESSION_MS"),
+    *("BUS_PAYLOAD_BYTES_MAX", "BUS_PARCEL_BYTES_MAX", "BUS_PARCEL_MESSAGES_MAX"),
+    *("BUS_NAME_BYTES_MAX", "BUS_TTL_MS_MAX", "BUS_LEAP_MAX", "BUS_WINDOW"),
+    *("BUS_CAPABILITY_DEPTH_MAX", "BUS_CAPABILITY_SCOPES_MAX", "BUS_CAPABILITY_BYTES_MAX"),
+    *("BUS_CAPABILITY_MS_MAX", "BUS_CLOCK_SKEW_MS"),
 )
 """What a client meets; all limits are in the reference."""
+PLAIN_WORDS: Final = {
+    shapes.StrType: "text",
+    shapes.BoolType: "true or false",
+    shapes.AnyType: "anything",
+}
 
 
 def tables_page() -> str:
@@ -41,6 +51,13 @@ def tables_page() -> str:
         *section("Bodies", "By op; `value`, `object` and `metadata` are JSON.", _bodies()),
         *section("Frames", "The first element is the kind.", _frames()),
         *section("Parts of frames", "Arrays inside frames.", _parts()),
+        *section("Messages of the bus", "An array of these.", [message.BusMessage]),
+        *section(
+            "Frames of the bus",
+            "The bodies of frames; `PARCEL` and `MESH` have other forms.",
+            _bus_frames(),
+        ),
+        *section("Capabilities", "Arrays.", [capability.Capability, capability.CapabilityStep]),
         *section("The log", "What a fetch gives as msgpack.", [log_wire.Batch]),
         *_close_codes(),
         *_limits(),
@@ -62,6 +79,9 @@ def _title(kind: type[msgspec.Struct]) -> str:
     ops = [op for op, (body, _) in bodies._BODIES.items() if body is kind]
     if ops:
         return ", ".join(f"`{op}`" for op in ops)
+    numbers = [one for one, shape in bus_frames._TYPES.items() if shape is kind]
+    if numbers:
+        return ", ".join(f"{number:d}: {number.name}" for number in numbers)
     tag = shapes.type_info(kind).tag  # type: ignore[attr-defined]
     return kind.__name__ if tag is None else f"{tag}: {kind.__name__}"
 
@@ -109,17 +129,13 @@ def _type(info: shapes.Type) -> str:
             return " or ".join(f"`{value}`" for value in info.values)
         case shapes.StructType():
             return info.cls.__name__
+        case shapes.EnumType():
+            return " or ".join(f"{one.value} {one.name.lower()}" for one in info.cls)
         case shapes.IntType():
             return "integer" + (f" from {info.ge}" if info.ge is not None else "")
-        case shapes.StrType():
-            return "text"
         case shapes.BytesType():
             return "bytes" if info.max_length is None else f"{info.max_length} bytes"
-        case shapes.BoolType():
-            return "true or false"
-        case shapes.AnyType():
-            return "anything"
-    raise AssertionError(f"no word for {info}")
+    return PLAIN_WORDS[type(info)]
 
 
 def _plain(value: Any) -> str:
@@ -127,7 +143,7 @@ def _plain(value: Any) -> str:
         return "nil"
     if isinstance(value, bytes):
         return "empty" if not value else value.decode()
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list) or value is msgspec.NODEFAULT:
         return "[]"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -141,6 +157,10 @@ def _bodies() -> list[type[msgspec.Struct]]:
 def _frames() -> list[type[msgspec.Struct]]:
     kinds = [*get_args(frames.FromBroker), *get_args(frames.FromNode)]
     return sorted(kinds, key=lambda kind: shapes.type_info(kind).tag)  # type: ignore[attr-defined]
+
+
+def _bus_frames() -> list[type[msgspec.Struct]]:
+    return list(dict.fromkeys(bus_frames._TYPES.values()))
 
 
 def _parts() -> list[type[msgspec.Struct]]:

@@ -31,7 +31,11 @@ from holdfast.rules.ids import id_text, uuid7
 from holdfast.rules.message import MESSAGE_VERSION
 from holdfast.rules.order import Version, order_key
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "protocol" / "vectors"
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools import bus_vectors  # noqa: E402 - the tools are no package that is installed
+
+FOLDER: Final = ROOT / "src" / "holdfast" / "protocol" / "vectors"
 AT_MS: Final = 1_700_000_000_000
 KEY: Final = "ab" * 32
 
@@ -40,7 +44,21 @@ KEY: Final = "ab" * 32
 
 
 def hello() -> dict[str, Any]:
-    made = []
+    about = "Ed25519 seeds, the transcript of a hello, and what each side signs; see docs/protocol"
+    return {"what": about, "vectors": _hellos("http")}
+
+
+def bus_hello() -> dict[str, Any]:
+    """Peers of the bus are keys: their names are empty."""
+    about = "as hello.json, on a link of the bus: no names, and other words before the transcript"
+    made = _hellos("bus")
+    for one in made:
+        del one["client_card"]
+    return {"what": about, "vectors": made}
+
+
+def _hellos(purpose: keys.Purpose) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
     for name, client, server, digest in (
         ("with TLS", "ana", "hub", sha256(b"a certificate").digest()),
         ("without TLS", "ana", "hub", bytes(32)),
@@ -48,10 +66,10 @@ def hello() -> dict[str, Any]:
     ):
         client_seed, server_seed = (sha256(f"{name} {who}".encode()).digest() for who in "cs")
         transcript = keys.HelloTranscript(
-            client_zone=client,
+            client_zone=client if purpose == "http" else "",
             client_key=keys.public_key(client_seed),
             client_nonce=sha256(f"{name} client nonce".encode()).digest(),
-            server_zone=server,
+            server_zone=server if purpose == "http" else "",
             server_key=keys.public_key(server_seed),
             server_nonce=sha256(f"{name} server nonce".encode()).digest(),
             certificate=digest,
@@ -63,13 +81,12 @@ def hello() -> dict[str, Any]:
                 "server_seed": server_seed,
                 **msgspec.structs.asdict(transcript),
                 "transcript": transcript.transcript(),
-                "client_proof": keys.prove(client_seed, "client", transcript),
-                "server_proof": keys.prove(server_seed, "server", transcript),
+                "client_proof": keys.prove(client_seed, "client", transcript, purpose),
+                "server_proof": keys.prove(server_seed, "server", transcript, purpose),
                 "client_card": keys.card_of(client, keys.public_key(client_seed)),
             }
         )
-    about = "Ed25519 seeds, the transcript of a hello, and what each side signs; see docs/protocol"
-    return {"what": about, "vectors": made}
+    return made
 
 
 # --- envelopes -----------------------------------------------------------------------------------
@@ -331,6 +348,11 @@ MADE: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "refused_envelopes.json": refused_envelopes,
     "frames.json": all_frames,
     "order.json": order,
+    "bus_hello.json": bus_hello,
+    "bus_messages.json": bus_vectors.messages,
+    "bus_parcels.json": bus_vectors.parcels,
+    "bus_refused_parcels.json": bus_vectors.refused_parcels,
+    "bus_capabilities.json": bus_vectors.bus_capabilities,
 }
 
 

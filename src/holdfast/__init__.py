@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from holdfast.bus.base_store import BaseMeshStore
+    from holdfast.bus.bus import Bus
+    from holdfast.bus.memory_store import MemoryMeshStore
+    from holdfast.bus.options import BusOptions
     from holdfast.node.core.change import Receipt
     from holdfast.node.library.aio import AsyncMesh, AsyncNode, aopen
     from holdfast.node.library.node import Mesh, Node
@@ -26,17 +30,23 @@ if TYPE_CHECKING:
     from holdfast.rules import errors
     from holdfast.rules.errors import Broken, HoldfastError, Refused, Unknown
     from holdfast.rules.vectors import Model
+    from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
 
 _WHERE = {
     "AsyncMesh": "node.library.aio",
     "AsyncNode": "node.library.aio",
+    "BaseMeshStore": "bus.base_store",
     "Broken": "rules.errors",
+    "Bus": "bus.bus",
+    "BusOptions": "bus.options",
     "HoldfastError": "rules.errors",
+    "MemoryMeshStore": "bus.memory_store",
     "Mesh": "node.library.node",
     "Model": "rules.vectors",
     "Node": "node.library.node",
     "Receipt": "node.core.change",
     "Refused": "rules.errors",
+    "SqliteMeshStore": "storage.sqlite.bus.mesh_store",
     "Unknown": "rules.errors",
     "aopen": "node.library.aio",
     "errors": "rules.errors",
@@ -49,13 +59,18 @@ _NAMED = {"open": "open_node", "lake": "read_lake"}
 __all__ = [
     "AsyncMesh",
     "AsyncNode",
+    "BaseMeshStore",
     "Broken",
+    "Bus",
+    "BusOptions",
     "HoldfastError",
+    "MemoryMeshStore",
     "Mesh",
     "Model",
     "Node",
     "Receipt",
     "Refused",
+    "SqliteMeshStore",
     "Unknown",
     "aopen",
     "errors",

@@ -30,6 +30,7 @@ ON_SPARK = DOCS / "pipeline.md"
 EXPECTED = {
     "README.md",
     "architecture.md",
+    "bus.md",
     "delivery.md",
     "library.md",
     "operating.md",

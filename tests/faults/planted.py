@@ -20,7 +20,7 @@ import apsw
 import msgspec
 import pytest
 
-from faults import planted_clock, planted_delivery, planted_sharing
+from faults import planted_bus, planted_clock, planted_delivery, planted_sharing
 from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
@@ -125,12 +125,12 @@ def _tick_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
     """The clock is counted in memory, where a rollback does not reach it."""
     tick = meshes.MeshWrites.tick
 
-    def counted(tx: Any, mesh: str) -> tuple[int, int, str | None]:
-        lamport, seq, lane = tick(tx, mesh)
+    def counted(tx: Any, mesh: str) -> tuple[int, int, str | None, int]:
+        lamport, seq, lane, on_bus = tick(tx, mesh)
         seen = max(getattr(tx, "_seq_seen", 0) + 1, seq)
         tx._seq_seen = seen
         tx._con.execute("UPDATE mesh SET seq = ? WHERE slug = ?", (seen, mesh))
-        return lamport, seen, lane
+        return lamport, seen, lane, on_bus
 
     patch.setattr(meshes.MeshWrites, "tick", counted)
 
@@ -396,6 +396,7 @@ BUGS = [
     Bug("full batch always", "zones", _full_batch_always),
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
+    *(Bug(name, "bus", plant) for name, plant in planted_bus.PLANTS.items()),
     *(Bug(name, "world", plant) for name, plant in planted_clock.IN_NODES.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_clock.IN_DELIVERY.items()),
 ]

@@ -14,6 +14,14 @@ import pytest
 import holdfast
 from holdfast.node.settings import Settings
 from holdfast.node.trust.trust import Trust
+from holdfast.rules.bus.message import decode_message
+from holdfast.rules.bus.signed_envelope import (
+    SigningMode,
+    check_payload_ids,
+    check_recipient,
+    check_signature,
+    read_parcel,
+)
 from holdfast.rules.keys import card_of, public_key
 from holdfast.storage.files.home import HomePaths
 from support.daemon import make_home, running
@@ -127,3 +135,20 @@ def test_Z8_a_client_in_another_language_reads_a_log_as_a_zone(tmp_path: Path) -
     ]
     assert found["refused"] == {"status": 403, "code": "not_granted"}
     assert (consumer.name, consumer.position, consumer.lag) == ("zone:berlin/reader", 6, 0)
+
+
+def test_B1_a_client_in_another_language_signs_what_a_peer_takes() -> None:
+    bob, life = public_key(b"b" * 32), bytes(range(16))
+    long = "a text of several chunks " * 200
+    for number, raw in enumerate(
+        seen(start("parcel", SEED.hex(), bob.hex(), life.hex(), "hello", "", long))
+    ):
+        parcel = read_parcel(bytes.fromhex(raw))
+        check_signature(parcel)
+        check_payload_ids(parcel)
+        check_recipient(parcel, bob, life)
+        assert (parcel.mode, parcel.sender) == (SigningMode(number + 1), public_key(SEED))
+        assert [head.sequence for head in parcel.each_head()] == [7, 8, 9]
+        messages = [decode_message(payload) for payload in parcel.payloads]
+        assert [message.body.decode() for message in messages] == ["hello", "", long]
+        assert [message.ttl_ms for message in messages] == [None, 1, 2]

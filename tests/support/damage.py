@@ -20,13 +20,24 @@ import msgspec
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node, open_node
 from holdfast.rules.bodies import Fact
+from holdfast.rules.bus.membership import BusAddressRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import BlobRow, ConsumerRow
 from holdfast.storage.ports import Transaction
 from support.envelopes import make_id, message_send, raw
 from support.keeping import LARGE, MESH, PAGE, fill, make_home, team
 from support.nodes import share
-from support.stores import known_member, link_row, quarantine_row, token_row, zone_key, zone_row
+from support.stores import (
+    bus_capability_row,
+    bus_invite_row,
+    bus_mesh_row,
+    known_member,
+    link_row,
+    quarantine_row,
+    token_row,
+    zone_key,
+    zone_row,
+)
 
 Entries = dict[int, tuple[bytes, bytes]]
 """Id and bytes of each entry, by offset."""
@@ -76,6 +87,10 @@ def _grow(node: Node) -> None:
         tx.token_put(token_row())
         tx.link_put(link_row(epoch=3, cursor=77, moved_at=5))
         tx.quarantine_add(quarantine_row(offset=5))
+        tx.bus_mesh_put(bus_mesh_row(MESH))
+        tx.bus_invite_put(bus_invite_row("a"))
+        tx.bus_capability_put(bus_capability_row())
+        tx.bus_address_put(BusAddressRow(key=b"k" * 32, addresses=("10.0.0.1:1",), seen_at=1))
         id, lamport = make_id(9000), tx.tick(MESH)[0]
         fact = raw(
             *("fact.append", "photo", Fact("shows", b"1", (bytes.fromhex(sha),))),

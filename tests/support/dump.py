@@ -46,6 +46,13 @@ def dump(tx: Reader) -> dict[str, Any]:
         "objects": tx.fact_objects(_ALL, _ALL),
         "spool": tx.outbox_list(None, (), 0, _ALL),
         "inbox": tx.inbox_list(None, False, 0, _ALL),
+        "streams": {
+            row.slug: [
+                (stream, tx.stream_page(stream.number, 0, _ALL, _ALL, _ALL))
+                for stream in tx.stream_list(row.slug)
+            ]
+            for row in meshes
+        },
         "heard": {
             (row.slug, epoch): tx.broker_positions_above(row.slug, epoch, 0, 0, _ALL)
             for row in meshes

@@ -6,7 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nacl.signing import SigningKey
+
 from holdfast.rules.arrivals import Arrived
+from holdfast.rules.bus.capability import issue
+from holdfast.rules.bus.member_list import first_list
+from holdfast.rules.bus.membership import BusCapabilityRow, BusInviteRow, BusMeshRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
@@ -208,6 +213,34 @@ def link_row(name: str = "to-zoe", **fields: Any) -> LinkRow:
 def quarantine_row(link: str = "to-zoe", offset: int = 1, **fields: Any) -> QuarantineRow:
     row = {"epoch": 1, "code": "bad_stamp", "message": "no", "raw": b"\x00raw", "found_at": 3}
     return QuarantineRow(link=link, offset=offset, **{**row, **fields})
+
+
+def bus_mesh_row(mesh: str = MESH, **fields: Any) -> BusMeshRow:
+    """A mesh that is shared over the bus, with a list that its owner has signed."""
+    owner = SigningKey(b"o" * 32)
+    members = first_list(owner, mesh, bytes(16), "zoe", 1)
+    given = {"owner": members.owner, "members": members.raw, "joined_at": 1, **fields}
+    return BusMeshRow(mesh=mesh, **given)
+
+
+def bus_capability_row() -> BusCapabilityRow:
+    """A right that this node gave."""
+    key, holder = SigningKey(b"o" * 32), bytes(SigningKey(b"h" * 32).verify_key)
+    made = issue(key, holder, ["service:a"], now_ms=1, expires_at=9, name="bo")
+    return BusCapabilityRow(
+        id=made.id,
+        kind="given",
+        name="bo",
+        key=holder,
+        capability=made.raw,
+        added_at=1,
+        expires_at=9,
+    )
+
+
+def bus_invite_row(digit: str, mesh: str = MESH, **fields: Any) -> BusInviteRow:
+    given = {"grants": ("read",), "uses_left": 2, "expires_at": 9, "made_at": 1, **fields}
+    return BusInviteRow(digest=digit.encode() * 32, mesh=mesh, **given)
 
 
 def arrived(number: int, entity: str = "k", *, origin: str = "bob", mesh: str = MESH) -> Arrived:

@@ -20,6 +20,7 @@ FLAT = {
 TESTED_IN = {
     "storage": "contract/node_store",
     "storage/memory": "contract/node_store",
+    "storage/sqlite/bus": "contract/node_store",
     "storage/broker": "contract/broker_store",
 }
 

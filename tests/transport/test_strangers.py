@@ -15,6 +15,7 @@ import pytest
 from holdfast.protocol.log_wire import Batch, decode_batch, encode_batch
 from holdfast.rules import limits
 from holdfast.rules.errors import BadAnswer, EpochChanged, StoreFailed, Truncated
+from holdfast.transport import doorkeeper
 from holdfast.transport import http_server as serving
 from holdfast.transport.http_server import Server
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
@@ -92,7 +93,7 @@ def test_D10_who_asks_and_does_not_read_does_not_keep_the_connection_for_ever(
 def test_D10_a_listener_goes_on_after_it_had_nothing_left_to_take_a_connection_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_ACCEPT_AGAIN_S", 0)
+    monkeypatch.setattr(doorkeeper, "_ACCEPT_AGAIN_S", 0)
 
     async def client(server: Server) -> None:
         loop = asyncio.get_running_loop()

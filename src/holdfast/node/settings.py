@@ -12,6 +12,10 @@
     [outbox.lanes]
     team = "halt"          # by mesh
 
+    [bus]
+    listen = ["0.0.0.0:7412"]          # where peers reach this node; nowhere if it is not set
+    peers = ["bo@192.168.1.7:7412"]    # where trusted peers are, for networks without mDNS
+
 A key that is not known is refused: a user would not notice a setting that is ignored.
 """
 
@@ -24,11 +28,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.rules.bus.sealing import SealSource
 from holdfast.rules.errors import BadInput
-from holdfast.rules.limits import KIB, MIB
+from holdfast.rules.limits import BUS_PORT, KIB, MIB
+from holdfast.rules.names import check_peer
 from holdfast.rules.outbox import Policies, Policy
 from holdfast.rules.web_access import WebAccess, web_access
-from holdfast.service.address import ListenAddress, parse_address, parse_loopback
+from holdfast.service.address import ListenAddress, is_loopback, parse_address, parse_loopback
 
 _UNITS: Final = {
     "": 1,
@@ -61,6 +67,71 @@ class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return Policies(self.policy, self.lanes)
 
 
+class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of the peer bus."""
+
+    enabled: bool = True
+    """Whether this node has a bus at all: without, nobody is called and nothing waits."""
+    listen: list[str] | str = []
+    """HOST:PORT of every place where peers reach this node; with none it only calls others."""
+    discovery: Literal["auto", "mdns", "off"] = "auto"
+    """Whether peers of the LAN find each other: `auto` does it once this node listens on more than
+    loopback, `off` says nothing at all on the network."""
+    peers: list[str] = []
+    """NAME@HOST:PORT: where trusted peers are. An address proves nothing, the peer's key does."""
+    batch: bool = True
+    """One signature for the messages of a moment; without, each message has its own."""
+    seal: str | None = None
+    """Where the key is that seals messages at rest: `passphrase-file:PATH`, `key-file:PATH` or
+    `keyring`. None: they lie in the clear."""
+
+    @property
+    def seal_source(self) -> SealSource | None:
+        return None if self.seal is None else SealSource.parse(self.seal)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, each as HOST:PORT."""
+        places = self.listen.split(",") if isinstance(self.listen, str) else self.listen
+        return [_place(place) for place in places if place.strip()]
+
+    @property
+    def static_peers(self) -> dict[str, tuple[str, ...]]:
+        """The addresses of `peers`, by name."""
+        found: dict[str, tuple[str, ...]] = {}
+        for text in self.peers:
+            name, at, address = text.rpartition("@")
+            if not (at and name):
+                raise BadInput(f"{text!r} is no peer", hint="write NAME@HOST:PORT")
+            check_peer(name)
+            found[name] = (*found.get(name, ()), dial_address(address))
+        return found
+
+    @property
+    def is_discovering(self) -> bool:
+        if self.discovery != "auto":
+            return self.discovery == "mdns"
+        return any(not is_loopback(parse_address(place).host) for place in self.addresses)
+
+
+def dial_address(text: str) -> str:
+    """HOST:PORT of a peer; without a port, the usual one."""
+    place = _place(text)
+    if parse_address(place).port == 0:
+        raise BadInput(f"nobody can be reached at {text}", hint="write HOST:PORT")
+    return place
+
+
+def _place(text: str) -> str:
+    """HOST:PORT in one spelling; the usual port of the bus if none is given."""
+    text = text.strip()
+    bare = text.count(":") != 1 if not text.startswith("[") else text.endswith("]")
+    if bare:
+        text = f"{text if text.startswith('[') or ':' not in text else f'[{text}]'}:{BUS_PORT}"
+    host, port = parse_address(text)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a daemon."""
 
@@ -85,6 +156,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     is for places where homes are moved by machines, and gives the log a new epoch each time.
     """
     outbox: OutboxSettings = OutboxSettings()
+    bus: BusSettings = BusSettings()
     hook_message: list[str] = []
     """A command that the daemon runs for each message, with the message as JSON on its stdin."""
     hook_outbox: list[str] = []
@@ -117,6 +189,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
         _ = self.tcp_address, self.listen_address, self.disk_limit_bytes, self.web
+        _ = self.bus.addresses, self.bus.static_peers, self.bus.is_discovering, self.bus.seal_source
         return self
 
     def hook(self, event: str) -> list[str]:
@@ -158,11 +231,19 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 def load(environ: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
-    """The settings from flags and file; a flag that is None was not given."""
+    """The settings from flags and file; a flag that is None was not given. The flag `bus_listen` is
+    `listen` in the table `bus`, and so on.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
     path = environ.get("HOLDFAST_CONFIG", "")
     from_file = _from_file(Path(path)) if path else {}
-    return msgspec.convert({**from_file, **given}, Settings).check()
+    bus = {name.removeprefix("bus_"): given.pop(name) for name in list(given) if name[:4] == "bus_"}
+    if bus:
+        given["bus"] = {**from_file.get("bus", {}), **bus}
+    try:
+        return msgspec.convert({**from_file, **given}, Settings).check()
+    except msgspec.ValidationError as error:  # of a flag: the file was checked before
+        raise BadInput(f"that cannot be used: {error}") from None
 
 
 def _from_file(path: Path) -> dict[str, Any]:

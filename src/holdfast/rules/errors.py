@@ -24,9 +24,15 @@
     │                        OutboxAgeAboveWindow
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
-    └── Broken             stop, look, repair
-        └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
-                             BlobCorrupt
+    ├── Broken             stop, look, repair
+    │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
+    │                        BlobCorrupt
+    └── BusError           whatever the peer bus raises, each in one of the families above too
+        └── directly         PeerUnreachable PeerClosing UnknownPeer BadSignature BadPayloadId
+                             WrongRecipient BadSequence BusInboxFull CapabilityRefused
+                             NoResponder RequestTimedOut RequestCancelled RequestRefused
+                             MessageRefused BusClosed BusStoreFailed WrongKey DiscoveryFailed
+                             UnknownStream HandlerRefused CommandFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -709,3 +715,153 @@ class BlobCorrupt(
     hint="share the file again, or restore it from a backup; run: holdfast doctor",
 ):
     """Content on the disk does not hash to its name."""
+
+
+# --- The peer bus ------------------------------------------------------------------------------
+
+
+class BusError(HoldfastError, code="bus"):
+    """The bus could not do what it was asked for: catch it to catch whatever the bus raises.
+
+    Its kinds name their family first, from which they have their status and exit code.
+    """
+
+
+class PeerUnreachable(
+    Unreachable,
+    BusError,
+    code="peer_unreachable",
+    exit_code=3,
+    hint="send waits for an absent peer; see who is there: holdfast peer list",
+):
+    """A peer is not there, and there is no room to keep what it should get."""
+
+
+class PeerClosing(
+    PeerUnreachable,
+    code="peer_closing",
+    exit_code=3,
+    hint="it may be back soon, and is called again by itself",
+):
+    """A peer has said goodbye because it closes its bus."""
+
+
+class BusInboxFull(
+    Refused,
+    BusError,
+    code="bus_inbox_full",
+    http_status=503,
+    hint="handlers have to finish what waits for them first; the sender keeps it meanwhile",
+):
+    """A message of the bus came and there is no room in the inbox. Nothing of it was kept."""
+
+
+class UnknownPeer(
+    NotFound,
+    BusError,
+    code="unknown_peer",
+    hint="trust it first, by its card: holdfast peer trust CARD",
+):
+    """Nobody is known by this name or key."""
+
+
+class BadSignature(NotTrusted, BusError, code="bad_signature"):
+    """A message of the bus is not signed by the key that it names."""
+
+
+class BadPayloadId(BadInput, BusError, code="bad_payload_id", http_status=400):
+    """The id of a message is not the hash of its payload."""
+
+
+class WrongRecipient(NotAllowed, BusError, code="wrong_recipient"):
+    """A message of the bus was signed for somebody else, or for an earlier life of this store."""
+
+
+class BadSequence(
+    Conflict,
+    BusError,
+    code="bad_sequence",
+    hint="the sender counts on above the number that this peer has seen",
+):
+    """A message of the bus was seen before, or its number is not above the last one."""
+
+
+class CapabilityRefused(NotAllowed, BusError, code="capability_refused"):
+    """What a peer shows as its right is expired, widened, forged, or not for it."""
+
+
+class NoResponder(
+    Refused,
+    BusError,
+    code="no_responder",
+    exit_code=4,
+    http_status=503,
+    hint="start what serves it; nothing has happened",
+):
+    """A request was sent to a peer, or to any peer, and nobody serves it there."""
+
+
+class RequestTimedOut(
+    Unknown, BusError, code="request_timed_out", http_status=504, hint="ask again with the same id"
+):
+    """No reply came in time. The other side may have done what was asked."""
+
+
+class RequestCancelled(Unknown, BusError, code="request_cancelled", http_status=499):
+    """A request was cancelled before its reply came. The other side was told."""
+
+
+class RequestRefused(Refused, BusError, code="request_refused", http_status=502):
+    """The other side answered with an error; the message begins with its code."""
+
+
+class MessageRefused(Refused, BusError, code="message_refused", http_status=502):
+    """The peer will not take a message; the message of this error begins with its code."""
+
+
+class BusClosed(Refused, BusError, code="bus_closed", http_status=503, hint="bind the bus again"):
+    """The bus is stopping or stopped."""
+
+
+class BusStoreFailed(
+    Broken, BusError, code="bus_store_failed", hint="see the cause; then bind the bus again"
+):
+    """What keeps the durable part of the bus failed; the message names the cause."""
+
+
+class WrongKey(
+    NotTrusted,
+    BusError,
+    code="wrong_key",
+    hint="give the passphrase or key that this home was sealed with",
+):
+    """The key at rest does not open what was sealed, or none was given."""
+
+
+class DiscoveryFailed(
+    Unreachable,
+    BusError,
+    code="discovery_failed",
+    hint="peers are still reached where they were before, and at addresses that you give",
+):
+    """Peers cannot be looked for on the local network, or too much is said there."""
+
+
+class UnknownStream(
+    NotFound, BusError, code="unknown_stream", hint="open it again; what it held comes again"
+):
+    """A program acknowledges or answers on a stream of the bus that is not open."""
+
+
+class HandlerRefused(Refused, BusError, code="handler_refused", http_status=502):
+    """Raised by a handler of requests to refuse one, with a code of its own for the asker."""
+
+    def __init__(
+        self, message: str, *, code: str = "handler_refused", hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.told = code
+
+
+class CommandFailed(Refused, BusError, code="command_failed", http_status=502):
+    """A command that handles messages or requests of the bus has failed."""

@@ -10,7 +10,8 @@ the transcripts of the two sides differ. So certificates need no authority behin
 may make a new one at any time.
 
 The two signatures begin with different words. Otherwise an attacker could make a zone sign as a
-server what he then shows as a client.
+server what he then shows as a client. A hello on a link of the bus has words of its own for the
+same reason.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ KIND: Final = "ed25519"
 TOKEN_PREFIX: Final = "hf_"
 
 Role = Literal["server", "client"]
+Purpose = Literal["http", "bus"]
+"""What a hello opens: a session over HTTP, or a link of the bus. A proof for one is worth nothing
+for the other."""
 
 _CARD_HINT: Final = "a card is NAME:ed25519:KEY; on the other node run: holdfast peer card"
-_WORDS: Final = {
-    "server": b"holdfast hello server 1\0",
-    "client": b"holdfast hello client 1\0",
+_WORDS: Final[dict[tuple[Purpose, Role], bytes]] = {
+    ("http", "server"): b"holdfast hello server 1\0",
+    ("http", "client"): b"holdfast hello client 1\0",
+    ("bus", "server"): b"holdfast bus hello server 1\0",
+    ("bus", "client"): b"holdfast bus hello client 1\0",
 }
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -100,6 +106,16 @@ def parse_card(text: str) -> tuple[str, bytes]:
     return check_peer(parts[0]), check_key_bytes(key)
 
 
+def split_card(text: str) -> tuple[str, str | None]:
+    """The card and the address of `CARD@HOST:PORT`; None for a card alone. A name may contain an
+    at sign, so what stands before the last one must be a card.
+    """
+    card, at, address = text.strip().rpartition("@")
+    if not at or f":{KIND}:" not in card:
+        return text, None
+    return card, address
+
+
 # --- Hello -------------------------------------------------------------------------------------
 
 
@@ -119,17 +135,19 @@ class HelloTranscript(msgspec.Struct, frozen=True, array_like=True):
         return _encode(self)
 
 
-def prove(seed: bytes, role: Role, hello: HelloTranscript) -> bytes:
+def prove(seed: bytes, role: Role, hello: HelloTranscript, purpose: Purpose = "http") -> bytes:
     """One side's signature."""
-    return SigningKey(seed).sign(_WORDS[role] + hello.transcript()).signature
+    return SigningKey(seed).sign(_WORDS[purpose, role] + hello.transcript()).signature
 
 
-def check_proof(key: bytes, role: Role, hello: HelloTranscript, proof: bytes) -> bool:
-    """Whether the owner of the key signed this hello in this role."""
+def check_proof(
+    key: bytes, role: Role, hello: HelloTranscript, proof: bytes, purpose: Purpose = "http"
+) -> bool:
+    """Whether the owner of the key signed this hello in this role, for this purpose."""
     if len(proof) != PROOF_BYTES or len(key) != KEY_BYTES:
         return False
     try:
-        VerifyKey(key).verify(_WORDS[role] + hello.transcript(), proof)
+        VerifyKey(key).verify(_WORDS[purpose, role] + hello.transcript(), proof)
     except BadSignatureError:
         return False
     return True

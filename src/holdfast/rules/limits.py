@@ -744,3 +744,231 @@ REEMBED_TEXTS_MAX: Final = 256
 """Texts that an embedding model gets at a time."""
 REEMBED_ROUND_ROWS: Final = 50_000
 """About this many vectors are made and written before the job notes that they are."""
+
+# The peer bus
+BUS_PAYLOAD_BYTES_MAX: Final = 2 * MIB
+"""The largest payload of a message on the bus; a larger one is refused."""
+BUS_PARCEL_BYTES_MAX: Final = 4 * MIB
+"""The largest parcel of signed messages; a receiver refuses a larger one unread."""
+BUS_PARCEL_MESSAGES_MAX: Final = 1024
+"""The most messages in one parcel."""
+BUS_PARCEL_BYTES: Final = 256 * KIB
+"""A sender begins another parcel after about this much; one message always fits."""
+BUS_NAME_BYTES_MAX: Final = 128
+"""The longest name of a topic or a service on the bus; a longer one is refused."""
+BUS_HELLO_MS_MAX: Final = HEAD_MS_MAX
+"""How long two peers may take to prove their keys on a new connection; then it is closed."""
+BUS_STRANGERS_MAX: Final = 64
+"""Connections to the bus whose other side has not proved a key; another one pushes out the oldest
+of the machine that has the most."""
+BUS_WINDOW_BYTES: Final = 512 * KIB
+"""What a peer may have under way on one stream of a link before it waits; one frame may exceed
+it."""
+BUS_PAGES_WINDOW_BYTES: Final = 4 * MIB
+"""The same for a stream with pages or objects of a mesh."""
+BUS_TRANSPORT_BYTES: Final = 64 * KIB
+"""What a link hands to the network before it waits: all that an urgent message has to queue
+behind."""
+BUS_UNREAD_BYTES_MAX: Final = 8 * MIB
+"""What a link holds for a peer that does not read; then the link is closed."""
+BUS_PING_MS: Final = 15 * SECOND_MS
+"""A link that has heard nothing for this long asks the peer for a sign of life."""
+BUS_PONG_MS_MAX: Final = 5 * SECOND_MS
+"""How long the peer may take to give one; then the link is closed."""
+BUS_CLOSE_MS_MAX: Final = 2 * SECOND_MS
+"""How long a link that is closed may take to hand over what was written to it."""
+BUS_FIRST_DIAL_MS: Final = 200
+"""How much longer the peer with the higher key waits before it dials for the first time."""
+BUS_STAGGER_MS: Final = 250
+"""A dial that has not answered for this long is joined by one to the peer's next address."""
+BUS_STEADY_MS: Final = 5 * SECOND_MS
+"""A link that has lived for so long has worked: after its end the peer is dialled soon again."""
+BUS_BACK_MS: Final = SECOND_MS
+"""The longest wait between two dials of a peer that said goodbye: it may be restarted."""
+BUS_BACK_MS_MAX: Final = 30 * SECOND_MS
+"""For how long after its goodbye a peer is dialled so often; then the usual waits begin."""
+BUS_FAULTS_MAX: Final = 32
+"""Bad frames and signatures that a peer may send in a row; then its link is closed."""
+BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
+"""A peer may send one bad frame more for each such time; until then it is not let in again."""
+BUS_NONCES_KEPT: Final = 4096
+"""Nonces that a store of the bus remembers, unless it is told otherwise; the oldest goes first."""
+BUS_WINDOW: Final = 1024
+"""How far behind the highest number of a peer a message may be that came by another carrier."""
+BUS_BLOCK: Final = 1000
+"""Sequence numbers that a store reserves with one write."""
+BUS_SET_BACK_SKIP: Final = 1 << 32
+"""Sequence numbers that a store skips when it may have gone back in time."""
+BUS_LEAP_MAX: Final = 1 << 48
+"""The furthest that a peer may make a sender's numbers leap; a further leap is not believed."""
+BUS_LEAP_AGAIN_MAX: Final = 1 << 34
+"""The furthest leap from the second one on that the same peer asks for while the bus is bound: this
+bus has not gone back meanwhile, and only a copy of its store explains a little of it."""
+BUS_OUTBOX_MAX: Final = 10_000
+"""Messages that a store in memory keeps for absent peers; then a send is refused."""
+BUS_INBOX_MAX: Final = 100_000
+"""Messages that a store of the bus keeps for handlers that have not taken them; then the senders
+wait. One sender may have as many as it leaves free, so it never fills more than half."""
+BUS_INBOX_BYTES_MAX: Final = 512 * MIB
+"""Bytes of the bodies of these messages, shared in the same way."""
+BUS_IDS_KEPT: Final = 65_536
+"""Ids of messages that a store in memory remembers; the oldest goes first."""
+BUS_ID_MARGIN_MS: Final = HOUR_MS
+"""How much longer the id of a message stays known than its sender may send it again."""
+BUS_TTL_MS: Final = 7 * DAY_MS
+"""How long a message waits for an absent peer, unless its sender says otherwise."""
+BUS_TTL_MS_MAX: Final = 90 * DAY_MS
+"""The longest that a message may wait; more is refused."""
+BUS_RESOLVE_MS: Final = 5 * SECOND_MS
+"""How long a send looks for a peer that is not connected before it only keeps the message."""
+BUS_REQUEST_MS: Final = 30 * SECOND_MS
+"""How long a request waits for its reply, unless its caller says otherwise."""
+BUS_BUFFER: Final = 256
+"""Messages that a subscription holds for a slow reader; then the senders wait."""
+
+# The store over the bus
+BUS_WORD_MS: Final = 20
+"""After a change a node waits about this long before it tells its neighbours what it has: one word
+tells of all changes meanwhile."""
+BUS_ASK_MS: Final = 200
+"""How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_STREAMS_MAX: Final = 4096
+"""Streams that a node keeps count of for one link; a peer that tells of more is refused."""
+BUS_EPOCHS_MAX: Final = 256
+"""Streams of one origin in one mesh that peers may bring: a home that was restored more often is
+refused, and one peer cannot fill what all nodes tell each other."""
+BUS_KNOWN_RANGES_MAX: Final = 65_536
+"""Ranges that a node remembers of what the peer of one link has; beyond that it remembers less, and
+sends some things twice."""
+BUS_WORDS_WAITING_MAX: Final = 4096
+"""Words that wait for a peer that takes none; then nothing more is exchanged on its link."""
+BUS_QUESTIONS_MAX: Final = 64
+"""Questions of one peer about digests that wait for an answer; it needs one at a time."""
+BUS_PAGES_WAITING_MAX: Final = 32_768
+"""Pages of one peer that wait to be stored; only tiny ones get so many into their window."""
+BUS_WORD_STREAMS_MAX: Final = 512
+"""Streams in one word about what a node has; more take several words."""
+BUS_WORD_RANGES_MAX: Final = 1024
+"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+BUS_WORD_RANGES_ALL: Final = 32_768
+"""After about this many ranges a word about several streams ends, and another one follows: it has
+to fit into a frame."""
+BUS_ASK_RANGES_MAX: Final = 256
+"""Ranges of one stream in one request for entries."""
+BUS_OWED_RANGES_MAX: Final = 4096
+"""Ranges that one peer may have asked for and not got yet; a request beyond that is refused."""
+BUS_PAGE_ROWS: Final = 4000
+"""Entries in one page of a mesh on a link."""
+BUS_PAGE_BYTES: Final = 1 * MIB
+"""A page of a mesh ends after about this much; one entry always fits."""
+BUS_OBJECT_BYTES: Final = 1 * MIB
+"""Bytes of an object that are asked for at a time on a link."""
+BUS_COMPARE_BLOCK: Final = 1024
+"""Numbers of a stream whose digests are compared together."""
+BUS_COMPARE_BLOCKS: Final = 64
+"""Blocks of a stream in one comparison."""
+BUS_PEER_HOLD_MS: Final = 1 * SECOND_MS
+"""How long after a peer was heard of its place in the log is moved, for all that came meanwhile."""
+BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
+"""The log keeps entries for a peer of a mesh that has not been heard of for this long; then it
+forgets the peer's place."""
+BUS_PEER_LAG_MAX: Final = 10_000_000
+"""The log keeps at most about this many entries for a peer of a mesh that lags behind."""
+BUS_CAPABILITY_DEPTH_MAX: Final = 4
+"""Steps of a capability: it can be passed on three times; a longer one is refused."""
+BUS_CAPABILITY_SCOPES_MAX: Final = 16
+"""The most scopes of one step of a capability; more are refused."""
+BUS_CAPABILITY_BYTES_MAX: Final = 4 * KIB
+"""The largest capability; a larger one is refused unread."""
+BUS_CAPABILITY_MS: Final = 30 * DAY_MS
+"""How long a capability is good for unless its issuer says otherwise; members renew it in time."""
+BUS_CAPABILITY_MS_MAX: Final = 366 * DAY_MS
+"""The longest time that a capability can be good for; more is refused."""
+BUS_CAPABILITIES_MAX: Final = 1024
+"""Capabilities that a node remembers, given and held; those that have ended make room."""
+BUS_CLOCK_SKEW_MS: Final = 300 * SECOND_MS
+"""How far the clocks of two peers may be apart before ends of capabilities are judged wrongly."""
+BUS_ADDRESSES_MAX: Final = 8
+"""Addresses that a node remembers and tries of a peer; the one that was good longest ago goes."""
+"""Addresses that a node remembers of a peer; the one that was good longest ago goes first."""
+BUS_PORT: Final = 7412
+"""The port of the bus where an address names none."""
+BUS_MEMBERS_MAX: Final = 1024
+"""The most members of a mesh without a broker, and removed keys that its list remembers."""
+BUS_MEMBER_LIST_BYTES_MAX: Final = 512 * KIB
+"""The largest list of the members of a mesh without a broker; a larger one is refused."""
+BUS_CAPABILITIES_SHOWN_MAX: Final = 16
+"""The most capabilities of a peer that are looked at when it connects; the rest is not."""
+BUS_JOIN_MS: Final = 30 * SECOND_MS
+"""How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
+BUS_INVITES_MAX: Final = 256
+"""The most open invites of a mesh without a broker; another one is refused."""
+BUS_HEAD_BYTES: Final = 2 * KIB
+"""Of a payload so much is left for topic, content type and the like; the rest is for the body."""
+BUS_SIGNED_EACH_MAX: Final = 64
+"""The most messages in a parcel whose messages are signed one by one."""
+BUS_GROUP_BYTES: Final = MIB
+"""A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
+BUS_LANE_ROWS: Final = 512
+"""Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
+are left in memory."""
+BUS_LANE_BYTES: Final = 4 * MIB
+"""While messages of this size wait in memory for room on a link, no more are read."""
+BUS_REQUESTS_MAX: Final = 10_000
+"""Requests that a peer may have outstanding; one more is refused."""
+BUS_REPLIES_KEPT: Final = 4096
+"""Replies that a peer remembers, so that a request that comes again is not done again."""
+BUS_REPLY_BYTES_KEPT: Final = 16 * MIB
+"""Bytes of these replies; the oldest goes first."""
+BUS_SERVE_MAX: Final = 64
+"""Requests of one service that are handled at the same time, unless its server says otherwise."""
+BUS_INTERESTS_MAX: Final = 1024
+"""Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ACK_MS: Final = 25
+"""How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
+for others to go with."""
+BUS_TIDY_MS: Final = 5
+"""How long the word to the store that rows of the outbox are done with may wait for others: after a
+kill, a request that was answered meanwhile is outstanding again."""
+BUS_FINISH_MS: Final = 50
+"""How long the word to the store that handlers have finished with messages may wait for another
+write to go with: after a kill, they are handed out again."""
+BUS_TIDY_ALONG: Final = 16
+"""So many messages that are done with go with the next write; fewer wait for that time."""
+BUS_SWEEP_MS: Final = 60 * SECOND_MS
+"""How often messages are removed that waited for an absent peer for longer than they may."""
+# Finding peers on a local network
+BUS_NAMES_WAITING_MAX: Final = 1024
+"""Names of known peers that wait to be resolved; the oldest is dropped for one more."""
+BUS_RESOLVES_MAX: Final = 8
+"""How often in a row the address of one peer is looked up."""
+BUS_RESOLVE_EVERY_MS: Final = 5 * SECOND_MS
+"""After that it is looked up once in this time, whatever is heard of it."""
+BUS_RESOLVING_MAX: Final = 8
+"""Peers whose addresses are looked up at a time."""
+BUS_RESOLVING_MS: Final = 3 * SECOND_MS
+"""How long a lookup on the local network waits for an answer."""
+BUS_CANDIDATES_MAX: Final = 16
+"""Addresses of one peer that are announced or dialled."""
+BUS_BROWSE_MS: Final = 10 * SECOND_MS
+"""After this time the local network is asked again for peers that nothing was heard of."""
+BUS_BROWSE_MS_MAX: Final = 300 * SECOND_MS
+"""The time doubles with each question, up to this."""
+BUS_RECORDS_MAX: Final = 20_000
+"""Records of mDNS that a node listens to in a span; then it stops listening for a while."""
+BUS_RECORDS_MS: Final = 10 * SECOND_MS
+"""The span in which they are counted."""
+BUS_DEAF_MS: Final = 60 * SECOND_MS
+"""How long it does not listen then."""
+BUS_INTERFACES_MS: Final = 5 * SECOND_MS
+"""How often a machine's addresses are looked at where the system does not tell of changes."""
+BUS_SETTLE_MS: Final = 200
+"""Changes of addresses that come within this time are taken together."""
+BUS_HOLDER_MS: Final = 3 * SECOND_MS
+"""How long a process waits for another one that holds the bus of the same home."""
+BUS_SEEN_MS: Final = 60 * SECOND_MS
+"""How often a node notes at most that a peer was reached where it was reached before."""
+BUS_REPLY_MARGIN_MS: Final = 5 * SECOND_MS
+"""How much longer than a request itself the process waits that asked its daemon for it."""
+BUS_FINISHED_KEPT: Final = 4096
+"""Finished messages that a bus remembers by number, so that no subscription gets them again."""

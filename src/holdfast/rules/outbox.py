@@ -76,6 +76,8 @@ class Policies(msgspec.Struct, frozen=True):
 
 PARK: Final = Policies()
 
+MESSAGE_EXPIRED: Final = "message_expired"
+"""The code of a message of the bus whose time ran out before its peer came."""
 EXPIRED: Final = "outbox_expired"
 """The code of a message that waited for longer than the broker would know its id."""
 DROPPED: Final = "dropped"
@@ -83,6 +85,7 @@ REPLACED: Final = "replaced"
 """The codes of an item that an operator gave up, and of a message that was requeued."""
 
 _LANE: Final = "broker:"
+_PEER_LANE: Final = "peer:"
 _FAILED: Final = 502
 _ANOTHER_TIME: Final = frozenset({401, 403, 404, 408, 425, 429})
 """HTTP statuses of refusals that may pass later without a change: a member gets a grant, a topic is
@@ -100,6 +103,19 @@ def is_lane(name: str) -> bool:
 
 def mesh_of(lane: str) -> str:
     return lane.removeprefix(_LANE)
+
+
+def peer_lane_of(peer: str) -> str:
+    """The lane for messages of the bus to a peer, by its name."""
+    return f"{_PEER_LANE}{peer}"
+
+
+def is_peer_lane(name: str) -> bool:
+    return name.startswith(_PEER_LANE)
+
+
+def peer_of(lane: str) -> str:
+    return lane.removeprefix(_PEER_LANE)
 
 
 def entity_of(op: str, owner: str, entity: str) -> str:

@@ -178,6 +178,8 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
     broker_seq: int = 0
     """The cursor: everything that the broker has for this node up to this seq of this epoch is in
     this node's log."""
+    on_bus: bool = False
+    """It is shared over the bus: what this node has of each stream is kept beside the log."""
 
     @property
     def shared(self) -> bool:
@@ -385,7 +387,9 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An envelope of this node's log that goes, or went, to a broker."""
+    """An envelope of this node's log that goes, or went, to a broker; or a message of the bus that
+    waits for a peer.
+    """
 
     number: int = 0
     lane: str
@@ -396,7 +400,9 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rank: int = 1
     """A row with a lower rank goes first (see `destinations.rank`)."""
     offset: int
-    """Where the envelope is in this node's log."""
+    """Where the envelope is in this node's log; 0 for a message of the bus, which has a table of
+    its own and stands there under this row's number.
+    """
     state: str = "pending"
     """One of `outbox.OutboxState`."""
     attempts: int = 0

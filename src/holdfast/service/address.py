@@ -30,7 +30,7 @@ def parse_address(text: str) -> ListenAddress:
 def parse_loopback(text: str) -> ListenAddress:
     """The same, refused where other machines could reach it: nothing is encrypted there."""
     address = parse_address(text)
-    if not _is_loopback(address.host):
+    if not is_loopback(address.host):
         raise BadInput(
             f"{text} can be reached from other machines, and nothing would be encrypted",
             hint="use --listen for other machines; --tcp takes 127.0.0.1:PORT or [::1]:PORT",
@@ -38,7 +38,7 @@ def parse_loopback(text: str) -> ListenAddress:
     return address
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

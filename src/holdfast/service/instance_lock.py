@@ -2,7 +2,8 @@
 
 The daemon holds a lock on `daemon.lock` for as long as it lives, and writes into it who it is and
 where it listens. The kernel drops the lock with the process, however it ends, so what stands in a
-file without a lock means nothing.
+file without a lock means nothing. The bus of a home has such a lock of its own: a program may hold
+it without a daemon.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ class DaemonNote(msgspec.Struct, frozen=True):
 class DaemonLock:
     """One daemon for each home. The kernel drops the lock with the process, however it ends."""
 
-    def __init__(self, paths: HomePaths, *, what: str = "a daemon", end: str = _END) -> None:
-        self._path = paths.root / LOCK
+    def __init__(
+        self, paths: HomePaths, *, what: str = "a daemon", end: str = _END, file: str = LOCK
+    ) -> None:
+        self._path = paths.root / file
         with disk_errors(f"open {self._path}"):
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not self._take():
             os.close(self._fd)
-            holder = daemon_note(paths)
+            holder = daemon_note(paths, file)
             who = "another process" if holder is None else f"process {holder.pid}"
             raise AlreadyExists(
                 f"{what} serves {paths.root} already: {who}", hint=f"use that one, or {end}"
@@ -107,10 +110,10 @@ class DaemonLock:
         os.close(fd)
 
 
-def daemon_note(paths: HomePaths) -> DaemonNote | None:
+def daemon_note(paths: HomePaths, file: str = LOCK) -> DaemonNote | None:
     """Which daemon serves a home now; None if none does."""
     try:
-        fd = os.open(paths.root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        fd = os.open(paths.root / file, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:
@@ -140,18 +143,23 @@ def _locked_by(fd: int) -> int | None:
     return pids[0] if pids and pids[0] > 0 else None
 
 
-def wait_until_free(paths: HomePaths, timeout_s: float) -> bool:
+def wait_until_free(paths: HomePaths, timeout_s: float, file: str = LOCK) -> bool:
     """Waits until no daemon serves a home; False if that takes longer than `timeout_s`."""
-    with disk_errors(f"open {paths.root / LOCK}"):
-        fd = os.open(paths.root / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    with disk_errors(f"open {paths.root / file}"):
+        fd = os.open(paths.root / file, os.O_RDONLY | os.O_NOFOLLOW)
     # Only a blocked call learns of it, so a thread waits; if it still waits, it ends with us.
-    waiter = threading.Thread(target=fcntl.flock, args=(fd, fcntl.LOCK_SH), daemon=True)
+    waiter = threading.Thread(target=_wait_and_close, args=(fd,), daemon=True)
     waiter.start()
     waiter.join(timeout_s)
-    free = not waiter.is_alive()
-    if free:
+    return not waiter.is_alive()
+
+
+def _wait_and_close(fd: int) -> None:
+    """Waits for a lock and lets go of it at once, also when nobody waits for that any more."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    finally:
         os.close(fd)
-    return free
 
 
 def _locks(fd: int, kind: int) -> bool:

@@ -364,7 +364,7 @@ class Supervisor(Generic[K, U]):
         """Stops the units that are wanted no more and begins those that are new. `wanted` says by
         key what a unit is for: where that is another value than before, the unit has changed.
         """
-        gone = [self.units.pop(key) for key in self.units.keys() - wanted.keys()]
+        gone = [self.units.pop(key) for key in list(self.units) if key not in wanted]
         for unit in gone:
             unit.stop()
         changed, same = [], []

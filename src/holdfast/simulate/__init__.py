@@ -8,6 +8,7 @@ fails is repeated exactly by its seed: `python -m holdfast.simulate nodes 42`.
     nodes      nodes that pull each other's logs, each from every other
     zones      nodes with links of every shape: filters, pauses, removals, restores from backups
     delivery   nodes that share meshes through a broker
+    bus        peers that speak with each other without a broker
 
 A new fault of the disk belongs in `disk`, a new fault of a machine or the network in `world`, a new
 promise to check beside the world that can break it. Code that a node or broker runs in life does

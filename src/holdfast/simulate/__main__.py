@@ -11,7 +11,7 @@ from importlib import import_module
 
 from holdfast.simulate.world.seeds import PromiseBroken
 
-WORLDS = ("nodes", "zones", "delivery")
+WORLDS = ("nodes", "zones", "delivery", "bus")
 
 
 def main(arguments: Sequence[str]) -> int:

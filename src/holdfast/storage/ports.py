@@ -45,7 +45,10 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
+from holdfast.storage.membership_port import MembershipReader, MembershipWriter
+from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
 T = TypeVar("T")
@@ -73,10 +76,10 @@ class MeshWriter(MeshReader, Protocol):
         there is no such mesh.
         """
 
-    def tick(self, mesh: str) -> tuple[int, int, str | None]:
-        """One local event: the stamp's lamport, the origin's sequence, and the lane by which the
-        mesh's changes leave; None for a mesh that is not shared. UnknownMesh if there is no such
-        mesh.
+    def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
+        """One local event: the stamp's lamport, the origin's sequence, the lane by which the mesh's
+        changes leave (None for a mesh that is not shared through a broker), and whether it is
+        shared over the bus. UnknownMesh if there is no such mesh.
         """
 
     def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
@@ -355,7 +358,7 @@ class ConsumerWriter(ConsumerReader, Protocol):
     def job_drop(self, name: str) -> None: ...
 
 
-class ZoneReader(Protocol):
+class ZoneReader(MembershipReader, Protocol):
     def zone_get(self, name: str) -> ZoneRow | None: ...
     def zone_list(self) -> list[ZoneRow]:
         """By name."""
@@ -378,7 +381,7 @@ class ZoneReader(Protocol):
         """Number, offset and size in bytes of every row of a link and epoch, by number."""
 
 
-class ZoneWriter(ZoneReader, Protocol):
+class ZoneWriter(ZoneReader, MembershipWriter, Protocol):
     def zone_put(self, row: ZoneRow) -> ZoneRow:
         """Adds or changes the zone of this name, with all its keys; returns it with its number.
         AlreadyExists if a key belongs to another zone. A number is never given twice.
@@ -500,6 +503,8 @@ class Reader(
     OutboxReader,
     InboxReader,
     BrokerPositionReader,
+    StreamReader,
+    BusReader,
     Protocol,
 ):
     """One consistent state of everything."""
@@ -518,6 +523,8 @@ class Transaction(
     OutboxWriter,
     InboxWriter,
     BrokerPositionWriter,
+    StreamWriter,
+    BusSweeper,
     Reader,
     Protocol,
 ):

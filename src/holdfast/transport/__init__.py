@@ -2,7 +2,8 @@
 
 Both sides are here. A client (`http_client`, `websocket_client`, on `deadline_socket`) gets through
 or raises in bounded time and with bounded memory, whatever the other side does. A server
-(`listeners`, `http_server`, `websocket_server`) does the same for whatever strangers send.
+(`listeners`, `doorkeeper`, `http_server`, `websocket_server`) does the same for whatever strangers
+send.
 `handshake` and `peer_client` prove keys and keep a session with another node; `remote_errors` turns
 an answer with an error into the error itself.
 

@@ -11,24 +11,21 @@ import asyncio
 import logging
 import resource
 import socket
-import ssl
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
-from functools import partial
 from typing import Any, Final
 
 import uvicorn
 
 from holdfast.rules import limits
 from holdfast.rules.web_access import WebAccess
+from holdfast.transport.doorkeeper import Doorkeeper
 from holdfast.transport.http_protocol import HttpConnection, Lines, Quick
 from holdfast.transport.listeners import Listener
 
 LISTENER: Final = "holdfast.listener"
 """In the scope of a request: the kind of the listener by which it came."""
-_BACKLOG: Final = 1024
-_ACCEPT_AGAIN_S: Final = 0.1
 _HEADERS: Final = [("x-content-type-options", "nosniff")]
 
 
@@ -121,7 +118,7 @@ class _Uvicorn(uvicorn.Server):
         taken = self.server_state.connections
         # uvicorn does nothing with its servers but close them.
         self.servers = [
-            _Doorkeeper(each, made, config.ssl, taken, self._most)  # type: ignore[misc]
+            Doorkeeper(each, made, config.ssl, taken, self._most)  # type: ignore[misc]
             for each in sockets or ()
         ]
         self.started = True
@@ -139,68 +136,6 @@ class _Uvicorn(uvicorn.Server):
     def _date(self) -> None:
         date = (b"date", formatdate(usegmt=True).encode())
         self.server_state.default_headers = [date, *self.config.encoded_headers]
-
-
-class _Doorkeeper:
-    """Accepts connections from one socket, up to a limit.
-
-    asyncio's own server counts none of them, and uvicorn does not see a connection before its TLS
-    handshake is done: strangers could use up every file descriptor of the process, and the store
-    needs some too. So each connection counts from the moment that it is accepted.
-    """
-
-    def __init__(
-        self,
-        listening: socket.socket,
-        made: Callable[[], asyncio.Protocol],
-        tls: ssl.SSLContext | None,
-        taken: Collection[object],
-        most: int,
-    ) -> None:
-        self._listening, self._made, self._tls = listening, made, tls
-        self._taken, self._most = taken, most
-        self._greeting: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.get_running_loop()
-        listening.listen(_BACKLOG)
-        self._taking = self._loop.create_task(self._take())
-
-    def close(self) -> None:
-        self._taking.cancel()
-        # At once: the socket is closed before the task gets its turn.
-        self._loop.remove_reader(self._listening)
-        for task in self._greeting:
-            task.cancel()
-
-    async def wait_closed(self) -> None:
-        await asyncio.gather(self._taking, *self._greeting, return_exceptions=True)
-
-    async def _take(self) -> None:
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._listening)
-            except OSError:  # the client closed it in the queue, or no file descriptor is left
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            if len(self._taken) + len(self._greeting) >= self._most:
-                connection.close()
-                continue
-            task = self._loop.create_task(self._greet(connection))
-            self._greeting.add(task)
-            task.add_done_callback(partial(self._greeted, connection))
-
-    def _greeted(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
-        self._greeting.discard(task)
-        if task.cancelled():  # perhaps before it began: then nobody else closes the connection
-            connection.close()
-
-    async def _greet(self, connection: socket.socket) -> None:
-        shake_s = None if self._tls is None else limits.HEAD_MS_MAX / limits.SECOND_MS
-        try:
-            await self._loop.connect_accepted_socket(
-                self._made, connection, ssl=self._tls, ssl_handshake_timeout=shake_s
-            )
-        except OSError:  # the client speaks no TLS, or too slowly, or is gone
-            connection.close()
 
 
 class _Door:

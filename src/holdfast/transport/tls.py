@@ -123,6 +123,20 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def memory_context() -> tuple[ssl.SSLContext, bytes]:
+    """A server's context with a certificate that lives as long as the process, and the digest of
+    that. Python takes certificates from files only; this one is in memory, and gone at the end.
+    """
+    certificate, key = new_certificate()
+    held = os.memfd_create("holdfast-tls")
+    try:
+        path = Path(f"/proc/self/fd/{held}")
+        os.write(held, certificate + key)
+        return server_context(path, path), certificate_digest(path)
+    finally:
+        os.close(held)
+
+
 def client_context() -> ssl.SSLContext:
     """Accepts any certificate: the caller must check by a hello that it is the right one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

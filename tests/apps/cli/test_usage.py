@@ -44,7 +44,8 @@ NAMED = """
     queue.list queue.take queue.settle queue.run queue.letters
     broker.serve broker.down broker.status broker.sweep broker.orphans broker.doctor
     broker.new-epoch
-    peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate
+    peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate peer.ping
+    bus.send bus.publish bus.request bus.listen bus.serve bus.status bus.seal mesh.share
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove
     link.quarantine link.retry link.drop link.objects

@@ -596,11 +596,11 @@ def test_S3_a_database_that_refuses_the_commit_applies_nothing(store: AnyStore) 
     store.writer.run_group()
     assert [ticket.error is not None for ticket in answered] == [True, True]
     assert read(store, lambda tx: tx.state_scan(MESH, "", "", 9)) == []
-    assert store.write(lambda tx: tx.tick(MESH)) == (1, 1, None), "the clock did not move"
+    assert store.write(lambda tx: tx.tick(MESH)) == (1, 1, None, 0), "the clock did not move"
     _refuse_next_commit(store)
     with pytest.raises((apsw.Error, RuntimeError)):
         store.write(lambda tx: tx.tick(MESH))
-    assert store.write(lambda tx: tx.tick(MESH)) == (2, 2, None)
+    assert store.write(lambda tx: tx.tick(MESH)) == (2, 2, None, 0)
 
 
 def _refuse_next_commit(store: AnyStore) -> None:
@@ -655,7 +655,7 @@ def test_S3_threads_share_groups_and_each_keeps_its_order(store: AnyStore) -> No
 
 
 def _next(tx: Transaction, key: str) -> None:
-    lamport, _, _ = tx.tick(MESH)
+    lamport, _, _, _ = tx.tick(MESH)
     tx.state_put(state_row(key, lamport))
 
 

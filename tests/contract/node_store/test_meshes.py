@@ -63,7 +63,7 @@ def test_S6_a_local_event_of_a_shared_mesh_names_the_lane_by_which_it_leaves(
     store: Store, kind: str
 ) -> None:
     store.write(lambda tx: tx.mesh_add(mesh_row("team", kind=kind)))
-    assert store.write(lambda tx: tx.tick("team")) == (1, 1, "broker:team")
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, "broker:team", 0)
 
 
 def test_S6_meshes_are_listed_by_name(store: Store) -> None:
@@ -91,8 +91,10 @@ def test_S1_the_peer_of_a_home_is_told_and_kept(store: Store) -> None:
 def test_S4_a_local_event_takes_the_next_stamp_and_the_next_number(store: Store) -> None:
     with_mesh(store, "team", "other")
     ticks = [store.write(lambda tx: tx.tick("team")) for _ in range(3)]
-    assert ticks == [(1, 1, None), (2, 2, None), (3, 3, None)]
-    assert store.write(lambda tx: tx.tick("other")) == (1, 1, None), "every mesh has its own clock"
+    assert ticks == [(1, 1, None, 0), (2, 2, None, 0), (3, 3, None, 0)]
+    assert store.write(lambda tx: tx.tick("other")) == (1, 1, None, 0), (
+        "every mesh has its own clock"
+    )
 
 
 @pytest.mark.parametrize(("ours", "theirs", "then"), [(0, 1, 2), (5, 3, 6), (5, 5, 6), (5, 9, 10)])
@@ -118,7 +120,7 @@ def test_S4_a_stamp_that_is_no_positive_63_bit_integer_is_refused(store: Store, 
     with_mesh(store)
     with pytest.raises(BadStamp):
         store.write(lambda tx: tx.tick_merged("team", stamp, KNOWN_PAST_MS))
-    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None), "nothing moved"
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None, 0), "nothing moved"
 
 
 def test_S4_a_stamp_may_be_2_to_the_48_ahead_and_no_more(store: Store) -> None:
@@ -152,7 +154,7 @@ def test_S4_a_clock_is_raised_past_our_own_lost_stamps_and_never_lowered(store: 
     with_mesh(store)
     for to in (2**60, 7):
         store.write(lambda tx, to=to: tx.clock_raise("team", to))  # type: ignore[misc]
-    assert store.write(lambda tx: tx.tick("team")) == (2**60 + 1, 1, None)
+    assert store.write(lambda tx: tx.tick("team")) == (2**60 + 1, 1, None, 0)
     with pytest.raises(UnknownMesh):
         store.write(lambda tx: tx.clock_raise("nowhere", 1))
 
@@ -161,13 +163,13 @@ def test_S4_a_rolled_back_event_leaves_the_clock_where_it_was(store: Store) -> N
     with_mesh(store)
 
     def work(tx: Transaction) -> None:
-        assert tx.tick("team") == (1, 1, None)
+        assert tx.tick("team") == (1, 1, None, 0)
         assert tx.tick_merged("team", 40, KNOWN_PAST_MS) == 41
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
         store.write(work)
-    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None)
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None, 0)
 
 
 def test_S4_a_hundred_concurrent_ticks_have_no_gap_and_no_double(store: Store) -> None:

@@ -23,7 +23,7 @@ class Write:
     def __init__(self, mesh: str) -> None:
         self.mesh = mesh
 
-    def __call__(self, tx: Transaction) -> tuple[int, int, str | None]:
+    def __call__(self, tx: Transaction) -> tuple[int, int, str | None, int]:
         if self.mesh != MESH:
             tx.tick(MESH)  # so that there is something to undo
         return tx.tick(self.mesh)

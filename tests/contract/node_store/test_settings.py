@@ -141,7 +141,7 @@ def test_S1_a_second_process_that_holds_the_lock_is_named(
     with store.read() as reader:
         assert reader.mesh_get("team") is not None, "readers go on"
     other.execute("ROLLBACK")
-    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None)
+    assert store.write(lambda tx: tx.tick("team")) == (1, 1, None, 0)
     other.close()
     store.stop()
     with pytest.raises(StoreClosed):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
@@ -43,6 +44,7 @@ from support.stores import (
 )
 
 ID = MODEL.fingerprint
+BOB = StreamName(MESH, "bob", 1)
 BIG = {"content": None, "sha256": "b" * 64, "size": 70_000}
 
 
@@ -78,9 +80,15 @@ def ground(tx: Transaction) -> None:
     tx.inbox_add(inbox_row(4))
     tx.broker_positions_add(MESH, 1, [(7, 1), (8, 3)])
     tx.known_members_put(MESH, [known_member("a")])
+    tx.stream_add(BOB, [(3, 3, b"l" * 32)])
 
 
 STEPS: dict[str, Callable[[Transaction], object]] = {
+    "stream_add, the next": lambda tx: tx.stream_add(BOB, [(4, 4, b"m" * 32)]),
+    "stream_add, several": lambda tx: tx.stream_add(BOB, [(1, 5, b"m" * 32), (3, 4, b"n" * 32)]),
+    "stream_add, new": lambda tx: tx.stream_add(BOB._replace(epoch=2), [(1, 4, b"m" * 32)]),
+    "stream_cover": lambda tx: tx.stream_cover(BOB, [(8, 9)], base=1, key=b"k" * 32),
+    "stream_trouble": lambda tx: tx.stream_trouble(BOB, "look"),
     "set_peer_name": lambda tx: tx.set_peer_name("bea"),
     "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
     "tick": lambda tx: tx.tick(MESH),
@@ -235,7 +243,7 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
 
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
-    from holdfast.storage import inbox_port, ports, task_port
+    from holdfast.storage import inbox_port, ports, stream_port, task_port
 
     writing = {
         name
@@ -251,6 +259,7 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.OutboxWriter, ports.OutboxReader),
             (inbox_port.InboxWriter, inbox_port.InboxReader),
             (ports.BrokerPositionWriter, ports.BrokerPositionReader),
+            (stream_port.StreamWriter, stream_port.StreamReader),
         )
         for name in vars(writer)
         if not name.startswith("_") and name not in vars(reader)

@@ -3,11 +3,14 @@
 //   node main.mjs vectors FOLDER                 checks every vector; prints how many of each file
 //   node main.mjs member INVITE NAME SEED        joins a mesh and talks with its broker
 //   node main.mjs zone URL CARD NAME SEED        reads a node's log as a zone
+//   node main.mjs parcel SEED KEY LIFE TEXT...   signs messages for a peer of the bus, in both ways
 //
 // Each prints one JSON document with what it saw.
 
+import { randomBytes } from 'node:crypto'
 import { readFileSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
+import * as bus from './bus.mjs'
 import * as hf from './holdfast.mjs'
 import { decode, encode } from './msgpack.mjs'
 import { Service, Sync } from './wire.mjs'
@@ -64,6 +67,45 @@ const checks = {
       (value?.type === 'Buffer' ? Buffer.from(value.data).toString('hex') : value))
     same(plain, JSON.stringify(v.fields), 'the fields')
   },
+  'bus_hello.json'(v) {
+    const [client, server] = [v.client_seed, v.server_seed].map((seed) => new hf.Key(hex(seed)))
+    const said = hf.transcript(
+      { name: '', key: client.public, nonce: hex(v.client_nonce) },
+      { name: '', key: server.public, nonce: hex(v.server_nonce) }, hex(v.certificate))
+    same(said, v.transcript, 'the transcript')
+    same(bus.signHello(client, 'client', said), v.client_proof, 'the proof of the dialler')
+    same(bus.signHello(server, 'server', said), v.server_proof, 'the proof of the listener')
+    if (hf.isSignedBy(client.public, 'client', said, hex(v.client_proof))) throw new Error('it is good for HTTP')
+  },
+  'bus_messages.json'(v) {
+    const fields = v.fields.map((field, at) => ([1, 4, 6].includes(at) ? hex(field) : field))
+    same(encode(fields), v.raw, v.name)
+    same(JSON.stringify(decode(hex(v.raw))), JSON.stringify(fields), 'the fields')
+  },
+  'bus_parcels.json'(v) {
+    const [kind, key, life, name] = v.recipient
+    const to = [kind, hex(key), hex(life), name]
+    const payloads = v.payloads.map(hex)
+    const first = hex(v.first_sequence).readBigUInt64BE()
+    same(bus.makeParcel(new hf.Key(hex(v.seed)), to, payloads, first, hex(v.nonces), v.mode), v.raw, v.name)
+    bus.openParcel(hex(v.raw), { key: to[1], life: to[2] }).forEach((message, at) => {
+      same(message.payload, v.payloads[at], 'the payload')
+      same(message.sequence, first + BigInt(at), 'the number')
+      same(message.sender, v.sender, 'the sender')
+    })
+  },
+  'bus_refused_parcels.json'(v, at, all, { what }) {
+    const [key, life] = what.match(/[0-9a-f]{32,}/g).map(hex)
+    let code = 'none'
+    try { bus.openParcel(hex(v.raw), { key, life }) } catch (error) { code = error.code }
+    same(code, v.code, v.name)
+  },
+  'bus_capabilities.json'(v) {
+    const steps = v.steps.map(([holder, name, scopes, issued, expires]) => [hex(holder), name, scopes, issued, expires])
+    const keys = v.seeds.map((seed) => new hf.Key(hex(seed)))
+    same(bus.makeCapability(hex(v.issuer), keys, steps), v.raw, v.name)
+    if (!bus.isCapability(decode(hex(v.raw)))) throw new Error(`${v.name}: a signature is wrong`)
+  },
   'order.json'(v, at, all) {
     const [one, before] = [v, all[at - 1]].map((x) => x && { ...x, id: hex(x.id) })
     if (before && hf.compareVersions(before, one) >= 0) throw new Error('the order differs')
@@ -83,8 +125,9 @@ function vectors(folder) {
   const seen = {}
   for (const name of readdirSync(folder).filter((file) => file.endsWith('.json'))) {
     if (!checks[name]) throw new Error(`nobody checks ${name}`)
-    const { vectors: all } = JSON.parse(readFileSync(join(folder, name)))
-    all.forEach((vector, at) => checks[name](vector, at, all))
+    const file = JSON.parse(readFileSync(join(folder, name)))
+    const all = file.vectors
+    all.forEach((vector, at) => checks[name](vector, at, all, file))
     seen[name] = all.length
   }
   return seen
@@ -180,6 +223,16 @@ async function zone(url, card, name, seed) {
   return { entries, refused: { status: refused.status, code: refused.body.error.code } }
 }
 
+// --- a peer of the bus ------------------------------------------------------------------------------------------
+
+function parcel(seed, key, life, ...texts) {
+  const payloads = texts.map((text, at) =>
+    encode([1, hf.newId(), 1, 'news', Buffer.from(text), 'text/plain', Buffer.alloc(0), 'next', at || null, '', false]))
+  const nonces = randomBytes(24 * texts.length)
+  return [1, 2].map((mode) =>
+    bus.makeParcel(new hf.Key(hex(seed)), [1, hex(key), hex(life), ''], payloads, 7n, nonces, mode).toString('hex'))
+}
+
 const [verb, ...rest] = process.argv.slice(2)
-const done = await { vectors, member, zone }[verb](...rest)
+const done = await { vectors, member, zone, parcel }[verb](...rest)
 process.stdout.write(`${JSON.stringify(done)}\n`)

@@ -20,7 +20,20 @@ COMPLETE = "_HOLDFAST_COMPLETE"
 
 _COMMANDS = (
     *("init", "status", "paths", "up", "reload", "down", "doctor", "check"),
-    *("mesh", "peer", "token", "memory", "state", "vector", "file", "task", "conflict", "log"),
+    *(
+        "mesh",
+        "peer",
+        "bus",
+        "capability",
+        "token",
+        "memory",
+        "state",
+        "vector",
+        "file",
+        "task",
+        "conflict",
+        "log",
+    ),
     *("fact", "consumer", "link", "send", "inbox", "outbox", "sweep"),
     *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
     *("completion", "help"),

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from holdfast.rules.errors import NoDaemon, StoreClosed, Unreachable
+from holdfast.rules.errors import BadInput, BusClosed, NoDaemon, StoreClosed, Unreachable
 from holdfast.rules.limits import SECOND_MS
 from holdfast.storage.files.home import HomePaths, socket_path
 
 _PATIENCE_MS: Final = 5 * SECOND_MS
+_EVERYWHERE: Final = ("0.0.0.0", "[::]")
+_ELSEWHERE: Final = "192.0.2.1"
+"""An address that is nobody's, for documentation."""
 
 
 def ask(home: Path, method: str, path: str) -> bytes:
     """The body of its answer; NoDaemon if no daemon serves the home."""
-    socket = socket_path(HomePaths(home))
-    if not socket.exists():
+    place = socket_path(HomePaths(home))
+    if not place.exists():
         raise NoDaemon(f"no daemon serves {home}")
     # The client imports TLS, which a command on a home without a daemon does not need.
     from holdfast.transport.http_client import Client
 
-    with closing(Client(f"unix:{socket}", read_ms=_PATIENCE_MS)) as client:
+    with closing(Client(f"unix:{place}", read_ms=_PATIENCE_MS)) as client:
         try:
             return client.call(method, path).body
         except Unreachable as error:
             raise NoDaemon(f"no daemon serves {home}: {error.message}") from error
+
+
+def bus_peers(home: Path) -> dict[str, dict[str, Any]]:
+    """How the bus of the daemon stands with each peer, by name; nothing without such a daemon."""
+    found = bus_standing(home)
+    return {} if found is None else {peer.pop("peer"): peer for peer in found["peers"]}
+
+
+def bus_standing(home: Path) -> dict[str, Any] | None:
+    """How the bus of the daemon stands; None if there is no daemon, or it holds no bus."""
+    try:
+        found: dict[str, Any] = json.loads(ask(home, "GET", "/v1/bus/status"))
+    except (NoDaemon, StoreClosed, BusClosed):
+        return None
+    return found
+
+
+def bus_address(home: Path) -> str:
+    """Where peers reach the bus of the daemon. Raises NoDaemon, or BadInput if it listens
+    nowhere.
+    """
+    found = json.loads(ask(home, "GET", "/v1/bus/status"))
+    if not found["listening"]:
+        raise BadInput(
+            f"the bus of {home} listens nowhere",
+            hint="start the daemon with: holdfast up --bus-listen HOST:PORT",
+        )
+    host, _, port = found["listening"][0].rpartition(":")
+    return f"{_own_host() if host in _EVERYWHERE else host}:{port}"
+
+
+def _own_host() -> str:
+    """The address by which this machine reaches others; its name if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_ELSEWHERE, 9))  # nothing is sent: the system only chooses a route
+        except OSError:
+            return socket.gethostname()
+        host: str = probe.getsockname()[0]
+        return host
 
 
 def refresh(home: Path) -> bool:

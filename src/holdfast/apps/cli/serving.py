@@ -95,9 +95,11 @@ def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
         yield f"serving {broker or document.get('home') or document['lake']}"
         for address in document["listening"]:
             yield f"listening on {address}"
+        for address in document.get("bus", ()):
+            yield f"bus on {address}"
         if "card" in document:
             yield f"card {document['card']}"
-    elif event in ("link", "broker"):
+    elif event in ("link", "broker", "peer"):
         yield f"{event} {document['name']} is {document['state']}"
     elif event != "disk":  # the log has a line about the disk, with what to do
         yield event

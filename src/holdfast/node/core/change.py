@@ -13,7 +13,9 @@ import msgspec
 
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import CURRENT, FOLDS
+from holdfast.node.core.streams import placed
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
+from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.data_classes import data_class_of, write_class_of
 from holdfast.rules.envelope import (
     VERSION,
@@ -126,7 +128,7 @@ class Change:
 
     def carry_out(self, tx: Transaction) -> Receipt:
         ctx = self.ctx
-        lamport, seq, lane = tx.tick(self.mesh)
+        lamport, seq, lane, on_bus = tx.tick(self.mesh)
         find = CURRENT.get(self.op)
         current = None if find is None else find(tx, self, self.body)
         assert current is None or current.lamport < lamport, "our clock is past everything we hold"
@@ -152,9 +154,13 @@ class Change:
             reply_to=self.reply_to,
             priority=self.priority,
         )
+        raw = encode(envelope)
         offset = tx.log_append(
-            self.id, self.mesh, self.op, self.entity, ctx.peer, lamport, now, encode(envelope)
+            self.id, self.mesh, self.op, self.entity, ctx.peer, lamport, now, raw
         )
+        if on_bus:
+            name = StreamName(self.mesh, ctx.peer, ctx.epoch)
+            tx.stream_add(name, (placed(self.op, seq, offset, raw),))
         apply = FOLDS.get(self.op)
         outcome = Outcome.APPLIED
         if apply is not None:

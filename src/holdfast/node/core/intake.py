@@ -22,6 +22,7 @@ from holdfast.node.core.change import Receipt, known_receipt, refused_send, set_
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold import current_version, fold, is_live, model_of
+from holdfast.node.core.streams import PlacedInStreams
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
 from holdfast.rules.bodies import Body, MessageSend, family_of
 from holdfast.rules.broker_sync import is_forged
@@ -73,12 +74,21 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 class _Clock:
     """A mesh's clock while a batch is applied. The stamps that move it are stored together."""
 
-    __slots__ = ("_mesh", "_now_ms", "_stamps", "forgotten_floor", "forgotten_lamport", "value")
+    __slots__ = (
+        "_mesh",
+        "_now_ms",
+        "_stamps",
+        "forgotten_floor",
+        "forgotten_lamport",
+        "on_bus",
+        "value",
+    )
 
     def __init__(self, row: MeshRow, now_ms: int) -> None:
         self._mesh, self._now_ms = row.slug, now_ms
         self._stamps: list[int] = []
         self.value = row.lamport
+        self.on_bus = row.on_bus
         self.forgotten_lamport = row.forgotten_lamport
         self.forgotten_floor = row.forgotten_floor
 
@@ -116,19 +126,26 @@ class Intake:
         batch: Iterable[bytes],
         via: int = 0,
         delivered: Mapping[bytes, bytes] | None = None,
+        *,
+        counts: bool = True,
     ) -> None:
         """`via` is the number of the zone that brought them.
 
         `delivered` maps the bytes of each envelope that a broker brought to its id at the broker.
         Messages among those are for us and go to the inbox. A message that came in another way goes
         into the log only.
+
+        `counts`: the numbers of new entries in their streams are noted. A caller that knows them
+        already does so by itself.
         """
+        self._counts = counts
         self._ctx = ctx
         self._via = via
         self._delivered = delivered or {}
         self._arrivals = read_arrivals(batch)
         self._clocks: dict[str, _Clock | None] = {}
         self._seen: dict[tuple[str, str], int] = {}
+        self._placed = PlacedInStreams()
 
     @classmethod
     def of(
@@ -137,14 +154,16 @@ class Intake:
         arrivals: Arrivals,
         via: int = 0,
         delivered: Mapping[bytes, bytes] | None = None,
+        *,
+        counts: bool = True,
     ) -> Intake:
         """An intake of arrivals that are decoded already."""
-        intake = cls(ctx, (), via, delivered)
+        intake = cls(ctx, (), via, delivered, counts=counts)
         intake._arrivals = arrivals
         return intake
 
     def __call__(self, tx: Transaction) -> list[Applied]:
-        self._clocks, self._seen = {}, {}
+        self._clocks, self._seen, self._placed = {}, {}, PlacedInStreams()
         results: list[Applied] = []
         for _, group in groupby(self._arrivals, type):
             members = list(group)
@@ -156,6 +175,7 @@ class Intake:
         for clock in self._clocks.values():
             if clock is not None:
                 clock.write(tx)
+        self._placed.write(tx)
         now = self._ctx.now_ms()
         for (mesh, peer), lamport in self._seen.items():
             tx.peer_seen(PeerRow(mesh=mesh, peer=peer, last_seen_at=now, last_lamport=lamport))
@@ -189,6 +209,10 @@ class Intake:
             clock = self._clock(tx, mesh)
             assert clock is not None
             clock.write(tx, lamports)
+            if clock.on_bus and self._counts:
+                for offset, fact in enumerate(run, first):
+                    if fact[1] == mesh:
+                        self._placed.add(fact[-1], offset)
         for (mesh, origin), lamports in _stamps_by(itemgetter(1, 4), run).items():
             self._hear(mesh, origin, max(lamports))
         return [Applied(fact[0], Outcome.APPLIED, offset) for offset, fact in enumerate(run, first)]
@@ -234,6 +258,8 @@ class Intake:
             arrival.raw,
             self._via,
         )
+        if clock.on_bus and self._counts:
+            self._placed.add(arrival.raw, offset)
         outcome = fold(tx, self._ctx, envelope, arrival.body, offset, current)
         if self._is_for_us(arrival):
             self._put_into_inbox(tx, arrival, offset)

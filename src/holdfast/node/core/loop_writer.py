@@ -1,11 +1,7 @@
-"""Writes from an event loop: those of one turn of the loop go to the group writer together, and the
-results of a group come back together. So many coroutines share one commit and two hand-overs.
+"""Writes of a node from an event loop, by the loop's queue (`storage/loop_queue.py`).
 
 A write takes the same way as every other (see `engine`); it waits for its commit without holding up
-the loop. Once it was handed to the writer it happens, even if its coroutine is cancelled meanwhile.
-
-The writer's queue has an end (`QUEUE_OPS_MAX`). Writes that find no room there wait here, in order:
-their coroutines wait anyway, so they cost no more than those do.
+the loop.
 """
 
 from __future__ import annotations
@@ -16,8 +12,8 @@ from typing import Any, TypeVar
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import GROUP_MS_MAX
 from holdfast.storage.group_commit import GroupWriter
+from holdfast.storage.loop_queue import LoopQueue
 from holdfast.storage.ports import Work
 from holdfast.storage.tickets import Sink, Ticket
 
@@ -42,12 +38,7 @@ class LoopWriter:
         self.engine = engine
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[Ticket] = []
-        self._backlog = False
-        """Whether the queue had no room for all that wait."""
-        self._under_way = 0
-        """Handed to the writer, and not answered yet."""
-        self._sink = self._finished  # one object, so that the writer can group by it
+        self._queue = LoopQueue(writer, self._answer)
 
     def write(self, name: str, work: Work[T]) -> asyncio.Future[T]:
         """Runs a write as `NodeEngine.write` does. The future has its result or its error, after
@@ -60,44 +51,10 @@ class LoopWriter:
         except HoldfastError as error:
             future.set_exception(error)
             return future
-        self._queue(_AsyncTicket(name, work, self._sink, future))
+        self._queue.put(_AsyncTicket(name, work, self._queue.sink, future))
         return future
 
-    def _queue(self, ticket: _AsyncTicket) -> None:
-        if not self._waiting:
-            self._loop.call_soon(self._hand_over)
-        self._waiting.append(ticket)
-
-    def _hand_over(self) -> None:
-        if not self._waiting:
-            return
-        try:
-            taken = self._writer.submit(self._waiting)
-        except BaseException as error:
-            waiting, self._waiting, self._backlog = self._waiting, [], False
-            for ticket in waiting:
-                ticket.error = error
-            self._under_way += len(waiting)
-            self._answer(waiting)
-            return
-        del self._waiting[:taken]
-        self._under_way += taken
-        self._backlog = bool(self._waiting)
-        if self._backlog and not self._under_way:
-            # Others have filled the queue, and no answer of ours will tell when there is room.
-            self._loop.call_later(GROUP_MS_MAX / 1000, self._hand_over)
-
-    def _finished(self, tickets: list[Ticket]) -> None:
-        """Called by the writer, in its thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._answer, tickets)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
-            # The loop ended while the writer was at work: no coroutine waits any more.
-
     def _answer(self, tickets: list[Ticket]) -> None:
-        self._under_way -= len(tickets)
         now = perf_counter_ns()
         metrics = self.engine.metrics
         for ticket in tickets:
@@ -113,8 +70,6 @@ class LoopWriter:
                 future.set_result(ticket.result)
             else:
                 future.set_exception(error)
-        if self._backlog:
-            self._hand_over()
 
     def _is_retried(self, ticket: _AsyncTicket, error: BaseException) -> bool:
         """Counts a failure; hands the write over once more if there is room for it now."""
@@ -123,5 +78,5 @@ class LoopWriter:
         if not self.engine.write_failed(ticket.name, error):
             return False
         ticket.error, ticket.retried = None, True
-        self._queue(ticket)
+        self._queue.put(ticket)
         return True

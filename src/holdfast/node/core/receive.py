@@ -130,6 +130,7 @@ def receive_arrivals(
     via: int = 0,
     mesh: str | None = None,
     delivered: Mapping[bytes, bytes] | None = None,
+    counts: bool = True,
 ) -> ReceivedPiece:
     """Stores a piece; the caller moves the cursor of its lane afterwards, in the same transaction.
 
@@ -139,7 +140,9 @@ def receive_arrivals(
     is as for `apply_arrivals`.
     """
     require_objects(engine, arrivals, absent)
-    applied = apply_arrivals(engine, tx, arrivals, via=via, mesh=mesh, delivered=delivered)
+    applied = apply_arrivals(
+        engine, tx, arrivals, via=via, mesh=mesh, delivered=delivered, counts=counts
+    )
     refused = [
         QuarantineRow(
             link=lane,
@@ -167,11 +170,12 @@ def apply_arrivals(
     via: int = 0,
     mesh: str | None = None,
     delivered: Mapping[bytes, bytes] | None = None,
+    counts: bool = True,
 ) -> list[Applied]:
     """Hands arrivals to the intake and returns what became of each, in their order.
 
-    `via` and `delivered` are as for `Intake`. `mesh` is given for what a broker brought for that
-    mesh: `objection` then refuses what the broker cannot vouch for.
+    `via`, `delivered` and `counts` are as for `Intake`. `mesh` is given for what a broker brought
+    for that mesh: `objection` then refuses what the broker cannot vouch for.
     """
     refused: dict[int, HoldfastError] = {}
     if mesh is not None:
@@ -180,9 +184,9 @@ def apply_arrivals(
             if error is not None:
                 refused[at] = error
     if not refused:
-        return Intake.of(engine.ctx, arrivals, via, delivered)(tx)
+        return Intake.of(engine.ctx, arrivals, via, delivered, counts=counts)(tx)
     good = [arrival for at, arrival in enumerate(arrivals) if at not in refused]
-    applied = iter(Intake.of(engine.ctx, good, via, delivered)(tx))
+    applied = iter(Intake.of(engine.ctx, good, via, delivered, counts=counts)(tx))
     return [
         Applied(None, None, error=refused[at]) if at in refused else next(applied)
         for at in range(len(arrivals))

@@ -1,10 +1,11 @@
 """The daemon: it opens one home for as long as the process lives, and serves it.
 
 To start, it takes the lock that says which process serves this home, opens it, binds the listeners,
-starts the links, and reports that it is ready. It ends in reverse order, so that it begins nothing
-that it cannot finish: no more calls, answers for waiting calls, no more pulling, no more upkeep,
-then it waits for the writer and closes the home. All of it has ten seconds; what has not ended by
-then is left as a crash would leave it, and the next start repairs that.
+starts the links, the syncs and the bus, and reports that it is ready. It ends in reverse order, so
+that it begins nothing that it cannot finish: no more calls, answers for waiting calls, no more
+messages, no more pulling, no more upkeep, then it waits for the writer and closes the home. All of
+it has ten seconds; what has not ended by then is left as a crash would leave it, and the next start
+repairs that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from holdfast.node.bus.host import BusHost
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.daemon.hooks import EventHooks, HookRunner
 from holdfast.node.daemon.message_hook import MessageWatch, outbox_event
@@ -111,6 +113,7 @@ class Daemon(Service):
         self._start_upkeep(api, ending)
         self._start_links(api, ending)
         await self._start_syncs(api, ending)
+        await self._start_bus(api, paths, ending)
         server = Server(HttpApp(api, node_routes()), listeners, web=settings.web)
         await server.start()
         ending.push_async_callback(self._end_calls, server)
@@ -213,7 +216,21 @@ class Daemon(Service):
         )
         await sync_manager.start()
         ending.push_async_callback(sync_manager.stop)
-        api.log_watch.on_look = sync_manager.ring
+        api.log_watch.on_look.append(sync_manager.ring)
+
+    async def _start_bus(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
+        if not self._settings.bus.enabled:
+            return
+        host = api.bus = await BusHost.bind(
+            api.engine,
+            api.node._opened.store,
+            paths,
+            self._settings,
+            patience_ms=limits.BUS_HOLDER_MS,
+        )
+        ending.push_async_callback(host.close)
+        host.on_link(lambda document: self._news(api.log_watch, "peer", document))
+        api.log_watch.on_look.append(lambda: host.log_at(api.log_watch.head))
 
     def _start_waking(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         api.engine.store.on_commit(api.log_watch.ring)
@@ -253,6 +270,7 @@ class Daemon(Service):
                 "home": str(api.node.home),
                 "peer": api.node.peer,
                 "card": api.trust.card(),
+                "bus": [] if api.bus is None else api.bus.bus.addresses,
             }
         )
         self._talkative = True

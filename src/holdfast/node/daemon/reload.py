@@ -42,8 +42,11 @@ class Reloader:
         before = self._api.settings
         wanted = self._load()
         waiting = sorted(name for name in _differ(before, wanted) if name in NEEDS_RESTART)
+        # Of the bus, where others are can change at any time; what it is bound with cannot.
+        bus = msgspec.structs.replace(before.bus, peers=wanted.bus.peers)
+        waiting += [] if bus == wanted.bus else ["bus"]
         after = msgspec.structs.replace(
-            wanted, **{name: getattr(before, name) for name in NEEDS_RESTART}
+            wanted, bus=bus, **{name: getattr(before, name) for name in NEEDS_RESTART}
         ).check()
         changed = _differ(before, after)
         self._check(after)
@@ -65,6 +68,8 @@ class Reloader:
             api.disk.limit_bytes = after.disk_limit_bytes
         if api.sync_manager is not None:
             api.sync_manager.set_outbox(after.outbox.policies, after.outbox.max_age_hours)
+        if api.bus is not None:
+            api.bus.set_static(after.bus.static_peers)
         if api.hooks is not None:
             api.hooks.passed_on = tuple(after.hook_environment)
         if api.message_watch is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.node.http import (
     append,
     brokers,
+    bus,
     changes,
     consumers,
     digests,
@@ -26,7 +27,7 @@ from holdfast.service.http import docs_page, hello, openapi
 from holdfast.service.http.route import Route
 
 _MODULES = (
-    *(send, inbox, outbox, brokers),
+    *(send, inbox, outbox, brokers, bus),
     *(append, facts, changes, ranges, consumers, objects, digests),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )

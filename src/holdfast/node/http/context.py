@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Receive, Scope
 
+from holdfast.node.http.bus_streams import BusStreams
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, BadToken, NotGranted
 from holdfast.service.caller import LOCAL, Caller
@@ -31,6 +32,7 @@ from holdfast.service.http.route import Phase, Route
 from holdfast.transport.http_server import LISTENER
 
 if TYPE_CHECKING:
+    from holdfast.node.bus.host import BusHost
     from holdfast.node.core.engine import NodeEngine
     from holdfast.node.core.loop_writer import LoopWriter
     from holdfast.node.daemon.hooks import EventHooks, HookRunner
@@ -70,6 +72,8 @@ class NodeApi:
     hooks: HookRunner | None = None
     event_hooks: EventHooks | None = None
     sync_manager: SyncManager | None = None
+    bus: BusHost | None = None
+    bus_streams: BusStreams = field(default_factory=BusStreams)
     reload: Callable[[], Reloaded] = _not_yet
     """Reads the settings again; in the loop."""
     phase: Phase = "starting"

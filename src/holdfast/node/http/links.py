@@ -94,6 +94,8 @@ async def _refresh(call: NodeRequest) -> Response:
     await call.api.run(_look_again, call.api)
     if call.api.sync_manager is not None:
         await call.api.sync_manager.refresh(try_now=True)
+    if call.api.bus is not None:
+        await call.api.bus.refresh()
     return call.answer(LinksRefreshed(len(_status(call.api))))
 
 

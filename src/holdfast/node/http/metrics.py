@@ -19,7 +19,9 @@ from prometheus_client.core import (
 from starlette.responses import Response
 
 from holdfast import __version__
+from holdfast.node.bus.standing import BusStanding
 from holdfast.node.core.views import Consumer
+from holdfast.node.http.bus_metrics import bus_metrics
 from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.http.message_metrics import message_metrics
 from holdfast.node.links.status import LinkStatus
@@ -46,7 +48,8 @@ routes = Routes()
 async def _scrape(call: NodeRequest) -> Response:
     """Figures for Prometheus."""
     call.require_trusted()
-    return await exposition(call, DaemonMetrics(call.api))
+    bus = None if call.api.bus is None else await call.api.bus.api.standing()
+    return await exposition(call, DaemonMetrics(call.api, bus))
 
 
 class _Standing(NamedTuple):
@@ -59,8 +62,8 @@ class _Standing(NamedTuple):
 class DaemonMetrics(ServiceCollector):
     """Everything that is measured of one daemon."""
 
-    def __init__(self, api: NodeApi) -> None:
-        self._api = api
+    def __init__(self, api: NodeApi, bus: BusStanding | None = None) -> None:
+        self._api, self._bus = api, bus
 
     def collect(self) -> Iterator[Metric]:
         api = self._api
@@ -77,6 +80,8 @@ class DaemonMetrics(ServiceCollector):
         if api.sync_manager is not None:
             yield from _brokers(api.sync_manager.status(), api.engine.ctx.now_ms())
         yield from message_metrics(api)
+        if self._bus is not None:
+            yield from bus_metrics(self._bus)
         yield from self._work()
         yield from self._calls()
 

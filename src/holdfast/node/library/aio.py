@@ -34,6 +34,7 @@ from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
 
 if TYPE_CHECKING:
+    from holdfast.node.library.aio_bus import AsyncNodeBus
     from holdfast.node.library.aio_sharing import AsyncSharing
 
 
@@ -173,6 +174,7 @@ class AsyncNode(AsyncWriter[Node]):
         self.log = AsyncLog(node.log)
         self.inbox = AsyncInbox(node.inbox)
         self.outbox = AsyncOutbox(node.outbox)
+        self._bus: AsyncNodeBus | None = None
 
     @property
     def home(self) -> Path:
@@ -187,6 +189,15 @@ class AsyncNode(AsyncWriter[Node]):
         from holdfast.node.library.aio_sharing import AsyncSharing
 
         return AsyncSharing(self.sync.sharing)
+
+    @property
+    def bus(self) -> AsyncNodeBus:
+        """Messages between peers without a broker."""
+        if self._bus is None:
+            from holdfast.node.library.aio_bus import AsyncNodeBus
+
+            self._bus = AsyncNodeBus(self.sync._opened)
+        return self._bus
 
     async def create_mesh(self, slug: str, *, name: str | None = None) -> AsyncMesh:
         mesh = await asyncio.to_thread(self.sync.create_mesh, slug, name=name)
@@ -213,7 +224,11 @@ class AsyncNode(AsyncWriter[Node]):
     restore_conflict = in_thread(Node.restore_conflict)
     dismiss_conflict = in_thread(Node.dismiss_conflict)
     sweep = in_thread(Node.sweep)
-    close = in_thread(Node.close)
+
+    async def close(self) -> None:
+        if self._bus is not None:
+            await self._bus.close()
+        await asyncio.to_thread(self.sync.close)
 
     async def __aenter__(self) -> AsyncNode:
         return self

@@ -33,6 +33,7 @@ from holdfast.rules.rows import ConflictRow, MeshRow, WarningRow
 from holdfast.storage.ports import Transaction, Work
 
 if TYPE_CHECKING:
+    from holdfast.node.library.bus import NodeBus
     from holdfast.node.sharing.sharing import Sharing
 
 
@@ -119,6 +120,7 @@ class Node:
         self.log = Log(self._engine)
         self.inbox = Inbox(self._engine)
         self.outbox = Outbox(self._engine)
+        self._bus: NodeBus | None = None
 
     @property
     def home(self) -> Path:
@@ -160,6 +162,16 @@ class Node:
         from holdfast.node.trust.trust import Trust
 
         return Sharing(self._engine, Trust(self._engine, self._opened.paths))
+
+    @property
+    def bus(self) -> NodeBus:
+        """Messages between peers without a broker."""
+        if self._bus is None:
+            # It brings asyncio and TLS with it, which most callers do not need.
+            from holdfast.node.library.bus import NodeBus
+
+            self._bus = NodeBus(self._opened)
+        return self._bus
 
     # --- the door in -------------------------------------------------------------------------
 
@@ -214,6 +226,8 @@ class Node:
         return sweep(self._engine, ttl)
 
     def close(self) -> None:
+        if self._bus is not None:
+            self._bus.close()
         self._opened.close()
 
     def __enter__(self) -> Node:

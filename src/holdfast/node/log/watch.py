@@ -57,7 +57,7 @@ class LogWatch:
         """The number of the newest notice."""
         self.head = read_head()
         self.closing = False
-        self.on_look: Callable[[], None] = lambda: None
+        self.on_look: list[Callable[[], None]] = []
         """Called after every ring, once in a turn of the loop, whether or not the log has grown."""
 
     # --- from any thread ---------------------------------------------------------------------
@@ -85,7 +85,8 @@ class LogWatch:
         except HoldfastError:
             return  # the store is closing or its disk failed: the waiting calls find that out too
         self._wake()
-        self.on_look()
+        for listener in self.on_look:
+            listener()
 
     def news(self, after: int) -> list[Notice]:
         """The notices after a number, as far as they are still kept."""

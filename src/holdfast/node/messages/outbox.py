@@ -18,6 +18,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import MessageChange, Sent
 from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
+from holdfast.rules.bus.message import bus_subject
 from holdfast.rules.destinations import PRIORITIES
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import BadInput, Conflict, IdempotencyKeyReused, UnknownMessage
@@ -27,6 +28,7 @@ from holdfast.rules.limits import OUTBOX_PAGE_ROWS
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.outbox import (
     EXPIRED,
+    MESSAGE_EXPIRED,
     PARK,
     REPLACED,
     OutboxState,
@@ -34,7 +36,10 @@ from holdfast.rules.outbox import (
     Policy,
     after_abort,
     after_retry,
+    is_peer_lane,
     lane_of,
+    mesh_of,
+    peer_of,
     plan,
 )
 from holdfast.rules.rows import Entry, OutboxRow
@@ -54,9 +59,11 @@ class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
     """The id of its envelope; or, if it has given that back, the one that names it since."""
     mesh: str
     op: str
-    """Empty if the log no longer holds the envelope."""
+    """Empty if the log no longer holds the envelope; `bus.send`, `bus.request` or `bus.publish` for
+    a message of the bus."""
     entity: str
-    """The key, path or task that it changes; for a message its destination, as `topic/news`."""
+    """The key, path or task that it changes; for a message its destination, as `topic/news`; for
+    one of the bus its topic or service."""
     priority: str
     state: str
     attempts: int
@@ -170,6 +177,11 @@ class Outbox:
                     "more whether it came before",
                     hint=f"holdfast outbox requeue --new-id {id_text(row.id)}",
                 )
+            if row.code == MESSAGE_EXPIRED:
+                raise Conflict(
+                    f"the time of {id_text(row.id)} ran out before {peer_of(row.lane)} came",
+                    hint="send it again, with more time",
+                )
             if row.code == REPLACED or row.state in (OutboxState.DONE, OutboxState.INFLIGHT):
                 why = row.error if row.code == REPLACED else f"is {row.state}"
                 raise Conflict(f"{id_text(row.id)} {why}: there is nothing to try again")
@@ -202,6 +214,11 @@ class Outbox:
         def work(tx: Transaction) -> Sent:
             old = _require(tx, raw_id)
             old_id = old.id
+            if is_peer_lane(old.lane):
+                raise BadInput(
+                    f"{id_text(old_id)} goes to {peer_of(old.lane)} over the bus",
+                    hint="holdfast outbox retry; or send it again",
+                )
             fresh_id = minted if new_id is None else id_of_key(new_id, old.mesh, engine.ctx.peer)
             if old.code == REPLACED:
                 return _replaced(tx, old, fresh_id)
@@ -241,16 +258,20 @@ class Outbox:
             waiting = [row for row in rows if row.lane == lane and row.state == OutboxState.PENDING]
             if not waiting:
                 continue
-            policy = self._policies.of(waiting[0].mesh)
+            policy = self._policy(lane)
             entities = None if policy is Policy.HALT else {r.entity for r in waiting if r.entity}
             failing = {row.number: row for row in tx.outbox_failing(lane, entities)}
             planned = plan(waiting, failing.values(), policy, len(waiting))
             found |= {number: failing[by].id for number, by in planned.blocked.items()}
         return found
 
+    def _policy(self, lane: str) -> Policy:
+        """What a peer of the bus refuses holds up nothing: messages do not depend on each other."""
+        return Policy.QUARANTINE if is_peer_lane(lane) else self._policies.of(mesh_of(lane))
+
     def _lane_info(self, tx: Reader, lane: str, counts: dict[tuple[str, str], int]) -> LaneInfo:
-        mesh = lane.partition(":")[2]
-        policy = self._policies.of(mesh)
+        mesh = "" if is_peer_lane(lane) else lane.partition(":")[2]
+        policy = self._policy(lane)
         first = next(iter(tx.outbox_failing(lane, None)), None)
         by_state = {str(state): counts.get((lane, str(state)), 0) for state in OutboxState}
         return LaneInfo(
@@ -335,12 +356,15 @@ def _envelope(tx: Reader, row: OutboxRow) -> Envelope | None:
 def _item(tx: Reader, row: OutboxRow, blocked_by: bytes | None) -> OutboxItem:
     entry = tx.log_get(row.offset)
     known = entry if entry is not None and entry.id == row.id else None
+    op, entity = ("", "") if known is None else (known.op, known.entity)
+    if is_peer_lane(row.lane) and (head := tx.bus_head(row.number)) is not None:
+        op, entity = bus_subject(head)
     return copy_to(
         OutboxItem,
         row,
         id=id_text(row.id),
-        op="" if known is None else known.op,
-        entity="" if known is None else known.entity,
+        op=op,
+        entity=entity,
         priority=PRIORITIES[row.rank],
         state=str(row.state),
         retry_at=row.not_before or None,

@@ -27,6 +27,7 @@ from holdfast.node.home import whereabouts
 from holdfast.node.log.history import repaired_to
 from holdfast.node.recovery import backup
 from holdfast.node.recovery.check_blobs import check_blobs
+from holdfast.node.recovery.check_bus import check_bus
 from holdfast.node.recovery.check_clock import check_stamps, check_wall_clock
 from holdfast.node.recovery.check_fold import compare_all, compare_some
 from holdfast.node.recovery.check_links import (
@@ -245,6 +246,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("trust", partial(check_trust, reader, now_ms))
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
         yield from _guarded("sync", partial(check_sync, reader, now_ms))
+        yield from _guarded("bus", partial(check_bus, reader, now_ms))
         look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
         yield from _guarded("blobs", look)
         yield from _guarded("backup", partial(_backup, reader, now_ms))

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.node.trust.tokens import Tokens, check_reads, expiry_of
+from holdfast.node.trust.whereabouts import note_addresses
 from holdfast.rules.errors import (
     BadInput,
     KeyExpired,
@@ -31,9 +32,17 @@ from holdfast.storage.ports import Reader, Transaction
 class Trust(OwnKey, Tokens):
     """The trust of one node: its own key, its tokens, and the zones that it trusts."""
 
-    def trust(self, card: str, *, reads: Iterable[str] = (), days: int | None = None) -> ZoneRow:
+    def trust(
+        self,
+        card: str,
+        *,
+        reads: Iterable[str] = (),
+        days: int | None = None,
+        at: Iterable[str] = (),
+    ) -> ZoneRow:
         """Adds the key on a card to its zone, and `reads` to the meshes that the zone may read. A
-        blocked zone is trusted again. `days` is how long this key is good for.
+        blocked zone is trusted again. `days` is how long this key is good for, `at` where the bus
+        may reach the zone: host:port.
         """
         name, key = parse_card(card)
         if name == self.name or key == public_key(self.seed()):
@@ -41,13 +50,16 @@ class Trust(OwnKey, Tokens):
                 "that is the card of this node itself, or of one with its name or key",
                 hint="give the card of the other node; every node needs a name of its own",
             )
-        granted_now = check_reads(reads)
+        granted_now, places = check_reads(reads), tuple(at)
         now = self._engine.ctx.now_ms()
         fresh = ZoneKey(key=key, added_at=now, expires_at=expiry_of(now, days))
 
         def work(tx: Transaction) -> ZoneRow:
             row = tx.zone_get(name) or ZoneRow(name=name, added_at=now)
             meshes = check_reads({*row.reads, *granted_now})
+            if places:
+                # Never reached there yet, so it was not seen.
+                note_addresses(tx, key, places, 0)
             return tx.zone_put(
                 msgspec.structs.replace(
                     row, keys=_with_key(row, fresh, now), reads=meshes, blocked_at=None

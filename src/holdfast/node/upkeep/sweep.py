@@ -56,6 +56,8 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """Messages whose envelope is no longer in the log."""
     broker_position_rows: int = msgspec.field(default=0, name="heard_rows")
     """Positions at the broker of envelopes that are no longer in the log."""
+    bus_ids: int = 0
+    """Ids of messages of the bus that no sender can send again."""
     blobs: int = 0
     orphans: int = 0
     models: int = 0
@@ -91,6 +93,9 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     dedupe = _repeat(
         engine, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS)
     )
+    bus_ids = _repeat(
+        engine, "sweep.bus", lambda tx: tx.bus_sweep(engine.ctx.now_ms(), limits.CHUNK_ROWS)
+    )
     _repeat(
         engine,
         "sweep.leaves",
@@ -105,6 +110,7 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         dedupe_rows=dedupe,
         inbox_rows=inbox,
         broker_position_rows=positions,
+        bus_ids=bus_ids,
         blobs=removed,
         orphans=orphans,
         models=len(reembed.drop_unread(engine)),

@@ -7,6 +7,7 @@
     api.sock  wake.sock                   0600   sockets of its daemon
     ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
+    bus.mark                              0600   which numbers its bus has reserved
     whereabouts.json                      0600
     logs/metrics.jsonl
     processes/<pid>-<random>              one per process that has the home open (`presence`)
@@ -105,6 +106,10 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "log.mark"
 
     @property
+    def bus_mark(self) -> Path:
+        return self.root / "bus.mark"
+
+    @property
     def whereabouts(self) -> Path:
         return self.root / "whereabouts.json"
 
@@ -137,7 +142,7 @@ class HomePaths(msgspec.Struct, frozen=True):
     def files(self) -> tuple[Path, ...]:
         inner = (self.database, self.wal, self.shm, self.identity, self.mark, self.whereabouts)
         serving = (self.identity_next, self.tls_cert, self.tls_key, self.ballast)
-        return (*inner, self.metrics, self.backup_lock, *serving)
+        return (*inner, self.metrics, self.backup_lock, self.bus_mark, *serving)
 
     @property
     def sockets(self) -> tuple[Path, ...]:

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.rules.arrivals import Arrived
+from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import columns_of, damage_of, leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
-from holdfast.storage.memory.undo import UndoTables
+from holdfast.storage.memory.streams import MemoryStreams
 
 _FIRST, _LAST = "first", "last"
 
 
-class MemoryLog(UndoTables):
+class MemoryLog(MemoryStreams):
     """Entries of the log, and the ids of those that were truncated."""
 
     def epoch(self) -> int:
@@ -139,8 +140,11 @@ class MemoryLog(UndoTables):
         stop = min(below, last, first + most)
         for offset in range(first, stop):
             entry = self._table("log")[offset]
-            fingerprint = decode_trusted(entry.raw).fingerprint
-            self._put("forgotten", entry.id, (offset, fingerprint, now_ms))
+            gone = decode_trusted(entry.raw)
+            self._put("forgotten", entry.id, (offset, gone.fingerprint, now_ms))
+            if self._table("stream"):
+                name = StreamName(gone.mesh, gone.origin, gone.epoch)
+                self._streams_truncated([(name, gone.seq)])
             self._drop("log", offset)
             self._drop("log_id", entry.id)
             self._drop("log_via", offset)

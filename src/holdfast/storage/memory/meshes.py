@@ -44,13 +44,14 @@ class MemoryMeshes(UndoTables):
         )
         self._put("mesh", row.slug, changed)
 
-    def tick(self, mesh: str) -> tuple[int, int, str | None]:
+    def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
         row = self._require_mesh(mesh)
         if row.lamport >= LAMPORT_MAX:
             raise worn_out(mesh)
         ticked = msgspec.structs.replace(row, lamport=tick(row.lamport), seq=row.seq + 1)
         self._put("mesh", mesh, ticked)
-        return ticked.lamport, ticked.seq, f"broker:{mesh}" if row.shared else None
+        lane = f"broker:{mesh}" if row.shared else None
+        return ticked.lamport, ticked.seq, lane, int(row.on_bus)
 
     def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         return self.tick_merged_run(mesh, (incoming,), now_ms)

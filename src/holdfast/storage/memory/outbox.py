@@ -68,12 +68,13 @@ class MemoryOutbox(UndoTables):
         return next((row.created_at for row in self._outbox(lane, "pending", "inflight")), None)
 
     def outbox_old(self, lane: str, before_ms: int, now_ms: int, limit: int) -> list[OutboxRow]:
-        waiting = (row for row in self._outbox(lane, "pending") if not row.entity)
+        waiting = (row for row in self._outbox(lane, "pending") if row.offset and not row.entity)
         old = [row for row in waiting if not before_ms <= row.created_at <= now_ms]
         return sorted(old, key=lambda row: (row.created_at, row.number))[:limit]
 
     def outbox_floor(self) -> int | None:
-        return min((row.offset for row in self._outbox(None, *_NEEDED)), default=None)
+        needed = self._outbox(None, *_NEEDED)
+        return min((row.offset for row in needed if row.offset), default=None)
 
     def outbox_add(self, rows: Sequence[OutboxRow]) -> int:
         new = 0

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.memory.broker_positions import MemoryBrokerPositions
+from holdfast.storage.memory.bus import MemoryBus
 from holdfast.storage.memory.conflicts import MemoryLedger
 from holdfast.storage.memory.consumers import MemoryConsumers
 from holdfast.storage.memory.families import MemoryFamilies
@@ -41,6 +42,7 @@ class MemoryTransaction(
     MemoryOutbox,
     MemoryInbox,
     MemoryBrokerPositions,
+    MemoryBus,
 ):
     """Every table, with steps that can be undone."""
 

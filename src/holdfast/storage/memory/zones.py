@@ -1,9 +1,17 @@
-"""Other nodes in memory: zones with their keys, tokens, links, and the quarantine of links."""
+"""Other nodes in memory: zones with their keys, tokens, links, the quarantine of links, and meshes
+that are shared over the bus.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from holdfast.rules.bus.membership import (
+    BusAddressRow,
+    BusCapabilityRow,
+    BusInviteRow,
+    BusMeshRow,
+)
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.memory.undo import UndoTables
@@ -109,6 +117,62 @@ class MemoryZones(UndoTables):
     def quarantine_drop(self, number: int) -> bool:
         there = number in self._table("quarantine")
         self._drop("quarantine", number)
+        return there
+
+    # --- meshes over the bus -----------------------------------------------------------------
+
+    def bus_mesh_get(self, mesh: str) -> BusMeshRow | None:
+        return self._table("bus_mesh").get(mesh)
+
+    def bus_mesh_list(self) -> list[BusMeshRow]:
+        return sorted(self._table("bus_mesh").values(), key=lambda row: row.mesh.encode())
+
+    def bus_mesh_put(self, row: BusMeshRow) -> None:
+        self._put("bus_mesh", row.mesh, row)
+
+    def bus_mesh_drop(self, mesh: str) -> bool:
+        for invite in self.bus_invite_list(mesh):
+            self._drop("bus_invite", invite.digest)
+        there = mesh in self._table("bus_mesh")
+        self._drop("bus_mesh", mesh)
+        return there
+
+    def bus_invite_get(self, digest: bytes) -> BusInviteRow | None:
+        return self._table("bus_invite").get(digest)
+
+    def bus_invite_list(self, mesh: str | None) -> list[BusInviteRow]:
+        rows = [row for row in self._table("bus_invite").values() if mesh in (None, row.mesh)]
+        return sorted(rows, key=lambda row: (row.made_at, row.digest))
+
+    def bus_invite_put(self, row: BusInviteRow) -> None:
+        self._put("bus_invite", row.digest, row)
+
+    def bus_invite_drop(self, digest: bytes) -> bool:
+        there = digest in self._table("bus_invite")
+        self._drop("bus_invite", digest)
+        return there
+
+    def bus_address_get(self, key: bytes) -> BusAddressRow | None:
+        return self._table("bus_address").get(key)
+
+    def bus_address_put(self, row: BusAddressRow) -> None:
+        self._put("bus_address", row.key, row)
+
+    def bus_address_drop(self, key: bytes) -> bool:
+        there = key in self._table("bus_address")
+        self._drop("bus_address", key)
+        return there
+
+    def bus_capability_list(self) -> list[BusCapabilityRow]:
+        rows = self._table("bus_capability").values()
+        return sorted(rows, key=lambda row: (row.added_at, row.id))
+
+    def bus_capability_put(self, row: BusCapabilityRow) -> None:
+        self._put("bus_capability", row.id, row)
+
+    def bus_capability_drop(self, id: bytes) -> bool:
+        there = id in self._table("bus_capability")
+        self._drop("bus_capability", id)
         return there
 
     def _next_number(self, what: str) -> int:

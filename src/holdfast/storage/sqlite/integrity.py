@@ -34,8 +34,18 @@ _OURS = {
         "coalesce((SELECT value FROM meta WHERE name = 'zone'), 0) LIMIT 1"
     ),
     "what is to be sent is not in the log": (
-        "SELECT number FROM spool WHERE state IN ('pending', 'inflight', 'dead') AND NOT EXISTS "
+        "SELECT number FROM spool WHERE state IN ('pending', 'inflight', 'dead') "
+        "AND lane NOT GLOB 'peer:*' AND NOT EXISTS "
         "(SELECT 1 FROM log WHERE log.offset = spool.offset AND log.id = spool.id)"
+    ),
+    "a message for a peer has no content": (
+        "SELECT number FROM spool WHERE state IN ('pending', 'dead') AND lane GLOB 'peer:*' "
+        "AND NOT EXISTS (SELECT 1 FROM bus_message WHERE bus_message.number = spool.number)"
+    ),
+    "a body of the bus is sealed by a key that is gone": (
+        "SELECT number FROM bus_inbox WHERE seal > 0 AND seal NOT IN (SELECT number FROM bus_seal) "
+        "UNION ALL SELECT number FROM bus_message "
+        "WHERE seal > 0 AND seal NOT IN (SELECT number FROM bus_seal)"
     ),
     "a message of the inbox is something else in the log": (
         "SELECT number FROM inbox JOIN log USING (offset) WHERE log.id <> inbox.id"

@@ -9,11 +9,13 @@ import apsw
 import msgspec
 
 from holdfast.rules.arrivals import Arrived
+from holdfast.rules.bus.coverage import StreamName
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import Entry
+from holdfast.storage.sqlite.bus.streams import StreamWrites
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
@@ -135,7 +137,7 @@ class LogReads(LogPages):
         return entries
 
 
-class LogWrites(LogReads, LeafWrites):
+class LogWrites(LogReads, LeafWrites, StreamWrites):
     _recorded_at = 0
     """The newest time in the log that this transaction knows of; 0 before its first append."""
 
@@ -216,9 +218,16 @@ class LogWrites(LogReads, LeafWrites):
         ).fetchall()
         if not doomed:
             return 0
+        gone = [decode_trusted(raw) for _, _, raw in doomed]
         self._con.executemany(
             "INSERT INTO forgotten (id, offset, fingerprint, truncated_at) VALUES (?, ?, ?, ?)",
-            ((id, offset, decode_trusted(raw).fingerprint, now_ms) for offset, id, raw in doomed),
+            (
+                (id, offset, envelope.fingerprint, now_ms)
+                for (offset, id, _), envelope in zip(doomed, gone, strict=True)
+            ),
+        )
+        self._streams_truncated(
+            (StreamName(one.mesh, one.origin, one.epoch), one.seq) for one in gone
         )
         self._con.execute(
             "DELETE FROM log WHERE offset BETWEEN ? AND ?", (doomed[0][0], doomed[-1][0])

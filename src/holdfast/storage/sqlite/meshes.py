@@ -16,12 +16,13 @@ from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import KnownMember, MeshRow, PeerRow
 from holdfast.storage.sqlite.columns import FLAG, NAMES, RowColumns
 
-_MESH = RowColumns("mesh", MeshRow, sync_paused=FLAG)
+_MESH = RowColumns("mesh", MeshRow, sync_paused=FLAG, on_bus=FLAG)
 _CHANGED = RowColumns(
     "mesh",
     MeshRow,
     without=("slug", "lamport", "seq", "forgotten_lamport", "forgotten_floor"),
     sync_paused=FLAG,
+    on_bus=FLAG,
 )
 _PEER = RowColumns("peer", PeerRow)
 _MEMBER = RowColumns("mate", KnownMember, grants=NAMES)
@@ -73,18 +74,18 @@ class MeshWrites(MeshReads):
         if not self._con.changes():
             raise UnknownMesh(f"there is no mesh {row.slug!r}")
 
-    def tick(self, mesh: str) -> tuple[int, int, str | None]:
+    def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
         try:
             ticked = self._once.execute(
                 "UPDATE mesh SET lamport = lamport + 1, seq = seq + 1 WHERE slug = ? "
-                "RETURNING lamport, seq, iif(kind = 'personal', NULL, 'broker:' || slug)",
+                "RETURNING lamport, seq, iif(kind = 'personal', NULL, 'broker:' || slug), on_bus",
                 (mesh,),
             ).get
         except apsw.ConstraintError:
             raise worn_out(mesh) from None  # past 63 bits it would be no integer any more
         if ticked is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
-        return ticked[0], ticked[1], ticked[2]
+        return ticked[0], ticked[1], ticked[2], ticked[3]
 
     def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         return self.tick_merged_run(mesh, (incoming,), now_ms)

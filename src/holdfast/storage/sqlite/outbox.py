@@ -1,5 +1,5 @@
-"""What waits for a broker. Rows that are done cost nothing to those that wait: the indexes hold
-only what their question is about.
+"""What waits for a broker, or for a peer of the bus. Rows that are done cost nothing to those that
+wait: the indexes hold only what their question is about.
 """
 
 from __future__ import annotations
@@ -174,14 +174,15 @@ class OutboxReads:
             found += _ROW.select(
                 self._con,
                 "WHERE lane = ? AND state = 'pending' AND entity = '' "
-                f"AND created_at {bound} ? ORDER BY created_at, number LIMIT ?",
+                f"AND offset > 0 AND created_at {bound} ? ORDER BY created_at, number LIMIT ?",
                 (lane, at, limit - len(found)),
             )
         return found
 
     def outbox_floor(self) -> int | None:
         floor: int | None = self._con.execute(
-            "SELECT min(offset) FROM spool WHERE state IN ('pending', 'inflight', 'dead')"
+            "SELECT min(offset) FROM spool WHERE state IN ('pending', 'inflight', 'dead') "
+            "AND offset > 0"
         ).get
         return floor
 
@@ -194,6 +195,13 @@ class OutboxWrites(OutboxReads):
         before = self._con.total_changes()
         self._con.executemany(_INSERT, map(_NEW.values, rows))
         return self._con.total_changes() - before
+
+    def outbox_renew(self, old: OutboxRow, row: OutboxRow) -> int:
+        """Puts a row in the place of one that has ended, behind all others; returns its number."""
+        number: int = self._con.execute("SELECT max(number) + 1 FROM spool").get
+        self._con.execute("DELETE FROM spool WHERE number = ?", (old.number,))
+        self._con.execute(_ROW.insert, _ROW.values(msgspec.structs.replace(row, number=number)))
+        return number
 
     def outbox_put(self, row: OutboxRow) -> None:
         self._con.execute(f"{_NEW.update} WHERE number = ?", (*_NEW.values(row), row.number))

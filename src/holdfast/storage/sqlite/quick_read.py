@@ -25,7 +25,7 @@ import apsw
 from holdfast.rules.errors import HoldfastError
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, shut
 
-SCHEMA = 10
+SCHEMA = 14
 """The schema whose columns are read here: `migrations.LATEST`, which is too heavy to import."""
 
 DATABASE = "data.db"
@@ -33,8 +33,9 @@ WAL = "data.db-wal"
 PROCESSES = "processes"
 FOLDERS = ("blobs", "logs", PROCESSES)
 FILES = (
-    *(DATABASE, WAL, "data.db-shm", "identity.key", "log.mark", "logs/metrics.jsonl"),
+    *(DATABASE, WAL, "data.db-shm", "identity.key", "log.mark", "bus.mark"),
     *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast", "whereabouts.json"),
+    "logs/metrics.jsonl",
 )
 
 

@@ -23,6 +23,8 @@ from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.ports import Reader, Reading, Transaction, Work
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
+from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
+from holdfast.storage.sqlite.bus.streams import StreamReads
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
@@ -62,6 +64,8 @@ class SqliteReader(
     OutboxReads,
     InboxReads,
     BrokerPositionReads,
+    StreamReads,
+    BusReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
 
@@ -84,15 +88,21 @@ class SqliteTransaction(
     OutboxWrites,
     InboxWrites,
     BrokerPositionWrites,
+    BusWrites,
 ):
     """The state within the writing connection's transaction."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._con = connection
         self._once = connection.cursor()
+        self._stream_numbers = {}
 
     def start(self) -> None:
         self._recorded_at = 0
+
+    @property
+    def connection(self) -> apsw.Connection:
+        return self._con
 
     def disown(self) -> None:
         self._con = self._once = refusing()
@@ -306,6 +316,10 @@ class SqliteStore:
         self._closed = self._shut = False
         fork_gate.watch(self)
 
+    @property
+    def path(self) -> Path:
+        return self._path
+
     def write(self, work: Work[T]) -> T:
         result: T = self.writer.write(work)
         return result
@@ -368,6 +382,18 @@ class SqliteStore:
     def sync_fully(self) -> None:
         """From now on each commit is synced, whatever was chosen at the opening."""
         self.writer.between_groups(lambda: self._con.pragma("synchronous", 2), None)
+
+    def compact(self) -> None:
+        """Writes the database anew without what was deleted or replaced, and empties the WAL."""
+
+        def compact() -> None:
+            try:
+                self._con.execute("VACUUM")
+                self._con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error as error:
+                raise typed(error) from error
+
+        self.writer.between_groups(compact, None)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         self.writer.on_commit(listener)

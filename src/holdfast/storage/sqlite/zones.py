@@ -1,4 +1,6 @@
-"""Other nodes: zones with their keys, tokens, links, and what links brought and we refused."""
+"""Other nodes: zones with their keys, tokens, links, what links brought and we refused, and meshes
+that are shared over the bus.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,12 @@ from typing import Any
 import apsw
 import msgspec
 
+from holdfast.rules.bus.membership import (
+    BusAddressRow,
+    BusCapabilityRow,
+    BusInviteRow,
+    BusMeshRow,
+)
 from holdfast.rules.errors import AlreadyExists
 from holdfast.rules.rows import LinkRow, QuarantineRow, TokenRow, ZoneKey, ZoneRow
 from holdfast.storage.sqlite.columns import FILTER, FLAG, NAMES, RowColumns
@@ -16,6 +24,10 @@ _KEY = RowColumns("zone_key", ZoneKey)
 _TOKEN = RowColumns("token", TokenRow, reads=NAMES)
 _LINK = RowColumns("link", LinkRow, filter=FILTER, paused=FLAG)
 _QUARANTINE = RowColumns("quarantine", QuarantineRow)
+_BUS_MESH = RowColumns("bus_mesh", BusMeshRow)
+_BUS_INVITE = RowColumns("bus_invite", BusInviteRow, grants=NAMES)
+_BUS_ADDRESS = RowColumns("bus_address", BusAddressRow, addresses=NAMES)
+_BUS_CAPABILITY = RowColumns("bus_capability", BusCapabilityRow)
 
 
 class ZoneReads:
@@ -69,6 +81,25 @@ class ZoneReads:
         ).fetchall()
         return rows
 
+    def bus_mesh_get(self, mesh: str) -> BusMeshRow | None:
+        return _BUS_MESH.find(self._con, "WHERE mesh = ?", (mesh,))
+
+    def bus_mesh_list(self) -> list[BusMeshRow]:
+        return _BUS_MESH.select(self._con, "ORDER BY mesh")
+
+    def bus_invite_get(self, digest: bytes) -> BusInviteRow | None:
+        return _BUS_INVITE.find(self._con, "WHERE digest = ?", (digest,))
+
+    def bus_invite_list(self, mesh: str | None) -> list[BusInviteRow]:
+        of_mesh, values = ("", ()) if mesh is None else ("WHERE mesh = ? ", (mesh,))
+        return _BUS_INVITE.select(self._con, f"{of_mesh}ORDER BY made_at, digest", values)
+
+    def bus_address_get(self, key: bytes) -> BusAddressRow | None:
+        return _BUS_ADDRESS.find(self._con, "WHERE key = ?", (key,))
+
+    def bus_capability_list(self) -> list[BusCapabilityRow]:
+        return _BUS_CAPABILITY.select(self._con, "ORDER BY added_at, id")
+
     def _with_keys(self, zone: ZoneRow) -> ZoneRow:
         keys = _KEY.select(self._con, "WHERE zone = ? ORDER BY added_at, key", (zone.name,))
         return msgspec.structs.replace(zone, keys=tuple(keys))
@@ -120,6 +151,35 @@ class ZoneWrites(ZoneReads):
 
     def quarantine_drop(self, number: int) -> bool:
         self._con.execute("DELETE FROM quarantine WHERE number = ?", (number,))
+        return self._con.changes() > 0
+
+    def bus_mesh_put(self, row: BusMeshRow) -> None:
+        self._con.execute(_BUS_MESH.upsert("mesh"), _BUS_MESH.values(row))
+
+    def bus_mesh_drop(self, mesh: str) -> bool:
+        self._con.execute("DELETE FROM bus_invite WHERE mesh = ?", (mesh,))
+        self._con.execute("DELETE FROM bus_mesh WHERE mesh = ?", (mesh,))
+        return self._con.changes() > 0
+
+    def bus_invite_put(self, row: BusInviteRow) -> None:
+        self._con.execute(_BUS_INVITE.upsert("digest"), _BUS_INVITE.values(row))
+
+    def bus_invite_drop(self, digest: bytes) -> bool:
+        self._con.execute("DELETE FROM bus_invite WHERE digest = ?", (digest,))
+        return self._con.changes() > 0
+
+    def bus_address_put(self, row: BusAddressRow) -> None:
+        self._con.execute(_BUS_ADDRESS.upsert("key"), _BUS_ADDRESS.values(row))
+
+    def bus_address_drop(self, key: bytes) -> bool:
+        self._con.execute("DELETE FROM bus_address WHERE key = ?", (key,))
+        return self._con.changes() > 0
+
+    def bus_capability_put(self, row: BusCapabilityRow) -> None:
+        self._con.execute(_BUS_CAPABILITY.upsert("id"), _BUS_CAPABILITY.values(row))
+
+    def bus_capability_drop(self, id: bytes) -> bool:
+        self._con.execute("DELETE FROM bus_capability WHERE id = ?", (id,))
         return self._con.changes() > 0
 
     def _next(self, what: str) -> int:

@@ -171,8 +171,8 @@ def test_U2_the_outbox_is_listed_shown_and_cared_for(shared: Cli) -> None:
     listed = shared("outbox", "list")
     assert listed.err == f"broker:team: what is about the same entity waits for {first}\n"
     rows = [line.split() for line in listed.masked.replace(ID_MASK, "ID").splitlines()[1:]]
-    assert rows[0][:8] == ["1", "ID", "team", "state.set", "k", "dead", "1", "not_granted"]
-    assert rows[1][:7] == ["2", "ID", "team", "state.set", "k", "pending", "0"]
+    assert rows[0][:8] == ["1", "ID", "broker:team", "state.set", "k", "dead", "1", "not_granted"]
+    assert rows[1][:7] == ["2", "ID", "broker:team", "state.set", "k", "pending", "0"]
     blocked = [item["blocked_by"] for item in shared("outbox", "list", "--json").json]
     assert blocked == [None, first, None]
     failed = shared("outbox", "list", "--failed", "--lane", "team", "--json").json

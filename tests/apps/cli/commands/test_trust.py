@@ -36,7 +36,9 @@ def test_Z8_a_zone_is_trusted_listed_and_blocked(cli: Cli) -> None:
     done = cli("peer", "trust", BO, "--reads", "team", "--days", "2")
     assert (done.out, done.err) == ("bo\n", "bo is trusted; it may read team\n")
     listed = cli("peer", "zones").out.splitlines()
-    assert listed[0].split() == ["ZONE", "TRUST", "KEYS", "READS", "ADDED", "BLOCKED"]
+    assert listed[0].split() == [
+        *("ZONE", "TRUST", "KEYS", "READS", "ADDRESSES", "ADDED", "BLOCKED")
+    ]
     assert listed[1].split()[:4] == ["bo", "trusted", BO_KEY, "team"]
     found = cli("peer", "zones", "--json").json[0]
     assert (found["zone"], found["trust"], found["keys"]) == ("bo", "trusted", [BO_KEY])

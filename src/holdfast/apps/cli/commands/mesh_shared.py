@@ -15,11 +15,13 @@ import click
 import msgspec
 
 from holdfast.apps.cli import documents, inputs
+from holdfast.apps.cli.commands import mesh_bus
 from holdfast.apps.cli.commands.mesh_local import mesh_
 from holdfast.apps.cli.declare import verb
 from holdfast.apps.cli.progress import Progress
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import UnknownKey, Unreachable
+from holdfast.rules.invites import PeerInvite, parse_any_invite
 from holdfast.rules.limits import INVITE_HOURS, INVITE_HOURS_MAX, INVITE_USES_MAX, SECOND_MS
 
 if TYPE_CHECKING:
@@ -124,10 +126,14 @@ def _show_published(session: CommandSession, done: Published) -> None:
 @click.argument("invite")
 def join(session: CommandSession, invite: str) -> None:
     """Join the mesh that INVITE is for; - reads the invite from stdin."""
+    text = inputs.text_of(invite)
+    if isinstance(parse_any_invite(text), PeerInvite):
+        mesh_bus.join(session, text)
+        return
     with session.node() as node:
         with Progress(session, "receiving") as bar:
             joined = node.sharing.join(
-                inputs.text_of(invite), progress=lambda what, count, total: bar.to(count, total)
+                text, progress=lambda what, count, total: bar.to(count, total)
             )
         rows = f" with {joined.rows} changes" if joined.rows else ""
         session.talk(f"{node.peer} is a member of {joined.mesh}{rows}")
@@ -169,6 +175,9 @@ def sync(session: CommandSession, name: str | None, patience: int | None) -> Non
 def leave(session: CommandSession, name: str | None, remove: bool, forget: bool) -> None:
     """Stop sharing the mesh NAME. All that is in it stays here, as a mesh of this node alone."""
     with shared(session, name) as (mesh, sharing):
+        if mesh_bus.is_over_bus(session, mesh):
+            mesh_bus.leave(session, mesh, remove, forget)
+            return
         left = sharing.leave(mesh.slug, remove=remove, forget=forget)
         session.talk(f"{mesh.slug} is a mesh of this node alone now")
         if left.given_up:
@@ -197,7 +206,7 @@ def move(session: CommandSession, url: str) -> None:
 )
 @GRANT
 @click.option(
-    "--at", metavar="URL", help="Where others reach the broker, if not where this node does."
+    "--at", metavar="URL", help="Where others reach the broker, or this node's bus (HOST:PORT)."
 )
 def invite_(
     session: CommandSession,
@@ -209,6 +218,9 @@ def invite_(
 ) -> None:
     """Make an invite to the mesh NAME. Anybody who has its text may join: hand it on like a key."""
     with shared(session, name) as (mesh, sharing):
+        if mesh_bus.is_over_bus(session, mesh):
+            mesh_bus.invite(session, mesh, uses, hours, grants, at)
+            return
         made = sharing.invite(mesh.slug, uses=uses, hours=hours, grants=grants, at=at)
         session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
         if at is None and (mesh.info().broker_url or "").startswith("http:"):
@@ -224,6 +236,9 @@ def invite_(
 def invites(session: CommandSession, name: str | None, drop: str | None) -> None:
     """List the invites of the mesh NAME that are still good, or take one back."""
     with shared(session, name) as (mesh, sharing):
+        if mesh_bus.is_over_bus(session, mesh):
+            mesh_bus.invites(session, mesh, drop)
+            return
         open_ = sharing.invites(mesh.slug)
         if drop is None:
             session.rows(
@@ -246,8 +261,11 @@ def invites(session: CommandSession, name: str | None, drop: str | None) -> None
 @verb(mesh_, "members")
 @click.argument("name", required=False)
 def members(session: CommandSession, name: str | None) -> None:
-    """List the members of the mesh NAME, as its broker says."""
+    """List the members of the mesh NAME, as its broker or its owner says."""
     with shared(session, name) as (mesh, sharing):
+        if mesh_bus.is_over_bus(session, mesh):
+            mesh_bus.members(session, mesh)
+            return
         session.rows(
             map(documents.plain, sharing.members(mesh.slug)),
             "name grants added_at seen_at key",
@@ -261,6 +279,9 @@ def members(session: CommandSession, name: str | None) -> None:
 def grant(session: CommandSession, member: str, grants: tuple[str, ...]) -> None:
     """Change what MEMBER, a name or a key, may do in a mesh that is yours."""
     with shared(session) as (mesh, sharing):
+        if mesh_bus.is_over_bus(session, mesh):
+            mesh_bus.grant(session, mesh, member, grants)
+            return
         given = grants or ("read", "write", "send")
         changed = sharing.grant(mesh.slug, member, given)
         session.talk(f"{changed.name} may {', '.join(changed.grants)}")
@@ -272,6 +293,9 @@ def grant(session: CommandSession, member: str, grants: tuple[str, ...]) -> None
 def remove_member(session: CommandSession, member: str) -> None:
     """Remove MEMBER, a name or a key, from a mesh. It keeps what it has, and gets no more."""
     with shared(session) as (mesh, sharing):
+        if mesh_bus.is_over_bus(session, mesh):
+            mesh_bus.remove_member(session, mesh, member)
+            return
         removed = sharing.remove_member(mesh.slug, member)
         session.talk(f"{member} is no member of {mesh.slug} any more")
         session.show({"mesh": mesh.slug, "member": member, "removed": removed}, "")

@@ -1,4 +1,4 @@
-"""`holdfast outbox`: what this node has to send to its brokers, and what to do about failures."""
+"""`holdfast outbox`: what this node has to send to brokers and peers, and what failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.node.messages.outbox import Outbox, OutboxItem
 from holdfast.node.settings import load
 from holdfast.rules.errors import BadInput
 
-outbox_ = noun("outbox", "What this node has to send to its brokers.")
+outbox_ = noun("outbox", "What this node has to send to its brokers and to peers of the bus.")
 
 _ITEM = (
     "number id mesh lane op entity priority state attempts created_at retry_at tried_at "
@@ -24,7 +24,7 @@ _ITEM = (
 
 
 @verb(outbox_, "list", mesh=False)
-@click.option("--failed", is_flag=True, help="Only what the broker will not take.")
+@click.option("--failed", is_flag=True, help="Only what the other side will not take.")
 @click.option("--lane", metavar="LANE", help="Only of this lane, or of this mesh.")
 @click.option("--all", "everything", is_flag=True, help="Also what is done.")
 def list_(session: CommandSession, failed: bool, lane: str | None, everything: bool) -> None:
@@ -41,7 +41,7 @@ def list_(session: CommandSession, failed: bool, lane: str | None, everything: b
                 for item in items
                 if failed or everything or item.state != "done"
             ),
-            "number id mesh op entity state attempts code error blocked_by created_at",
+            "number id lane op entity state attempts code error blocked_by created_at",
             empty="nothing has failed" if failed else "nothing waits to be sent",
         )
 

@@ -16,11 +16,12 @@ from typing import Any
 import click
 
 from holdfast.apps.cli import documents, own_daemon
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.declare import FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.trust.trust import Trust
-from holdfast.rules.keys import is_good, text_of
+from holdfast.node.trust.whereabouts import addresses_of, last_seen
+from holdfast.rules.keys import is_good, split_card, text_of
 from holdfast.rules.rows import ZoneRow
 from holdfast.storage.files.home import HomePaths
 
@@ -47,34 +48,56 @@ def trusting(session: CommandSession) -> Iterator[tuple[Node, Trust]]:
 # --- who is there ----------------------------------------------------------------------------
 
 
-@verb(peer_, "list")
+@verb(peer_, "list", mesh=FILTER)
 def list_peers(session: CommandSession) -> None:
-    """List the peers of a mesh, and when this node last heard of each."""
-    with session.mesh() as mesh:
+    """List all peers: those that meshes have heard of, and those that this node trusts.
+
+    LINK is `up` while the bus of this node's daemon is connected with the peer. REFUSED counts what
+    the peer sent and the bus refused; `--json` says why. STALE: not heard of for a while.
+    """
+    with session.node() as node:
+        slugs = [row.slug for row in node.meshes()]
+        if session.named_mesh is not None:
+            slugs = [node.mesh(session.named_mesh).slug]
+        trust = Trust(node._engine, HomePaths(node.home))
+        rows = _everybody(node, trust, slugs, zones=session.named_mesh is None)
+        where = "" if session.named_mesh is None else f" in {session.named_mesh}"
         session.rows(
-            (documents.in_mesh(found, mesh.slug) for found in mesh.peers()),
-            "peer last_seen_at last_lamport stale",
-            empty=f"no other peer is known in {mesh.slug}",
+            rows,
+            "peer trust link address rtt_ms waiting refused last_seen_at stale",
+            empty=f"no other peer is known{where}; trust one with: holdfast peer trust CARD",
         )
+
+
+@verb(peer_, "ping", mesh=False)
+@click.argument("name")
+def ping(session: CommandSession, name: str) -> None:
+    """Say how long it takes over the bus to the peer NAME and back."""
+    with session.node() as node:
+        ms = node.bus.ping(name)
+        session.talk(f"{name} answered in")
+        session.show({"peer": name, "ms": ms}, f"{ms:.1f} ms\n")
 
 
 @verb(peer_, "zones", mesh=False)
 def zones(session: CommandSession) -> None:
     """List the zones that this node trusts or has blocked: their keys, and what they may read."""
     with trusting(session) as (node, trust):
-        now = node._engine.ctx.now_ms()
         session.rows(
-            (_zone(row, now) for row in trust.zones()),
-            "zone trust keys reads added_at blocked_at",
+            (_zone(node, row) for row in trust.zones()),
+            "zone trust keys reads addresses added_at blocked_at",
             empty="no zone is trusted; trust one with: holdfast peer trust CARD",
         )
 
 
 @verb(peer_, "card", mesh=False)
-def card(session: CommandSession) -> None:
+@click.option("--bus", is_flag=True, help="With the address of the daemon's bus behind it.")
+def card(session: CommandSession, bus: bool) -> None:
     """Show this node's card: its name and public key, for others to trust."""
-    with trusting(session) as (_, trust):
+    with trusting(session) as (node, trust):
         text = trust.card()
+        if bus:
+            text = f"{text}@{own_daemon.bus_address(node.home)}"
         session.show({"zone": trust.name, "card": text}, f"{text}\n")
 
 
@@ -85,10 +108,27 @@ def card(session: CommandSession) -> None:
 @click.argument("card")
 @READS
 @DAYS
-def trust_(session: CommandSession, card: str, reads: tuple[str, ...], days: int | None) -> None:
-    """Trust the zone on CARD by the key on it. Run again with a second key, both are good."""
+@click.option(
+    "--at", multiple=True, metavar="HOST:PORT", help="Where its bus is, without mDNS; repeatable."
+)
+def trust_(
+    session: CommandSession,
+    card: str,
+    reads: tuple[str, ...],
+    days: int | None,
+    at: tuple[str, ...],
+) -> None:
+    """Trust the zone on CARD by the key on it. Run again with a second key, both are good.
+
+    A trusted zone may send messages over the bus; what it may read is what --reads says. A card may
+    have the address of the zone's bus behind it: CARD@HOST:PORT.
+    """
+    from holdfast.node.settings import dial_address
+
+    card, address = split_card(card)
+    at = at if address is None else (address, *at)
     with trusting(session) as (node, trust):
-        row = trust.trust(card, reads=reads, days=days)
+        row = trust.trust(card, reads=reads, days=days, at=map(dial_address, at))
         own_daemon.refresh(node.home)
         warn_of_unknown(session, node, reads)
         may = ", ".join(row.reads) or "nothing yet: grant it with --reads MESH"
@@ -154,11 +194,61 @@ def warn_of_unknown(session: CommandSession, node: Node, reads: Iterable[str]) -
         session.warn("unknown_mesh", f"there is no mesh {mesh!r} here yet", mesh=mesh)
 
 
+def _everybody(
+    node: Node, trust: Trust, slugs: list[str], *, zones: bool
+) -> Iterator[dict[str, Any]]:
+    """One row for each peer, by name."""
+    rows: dict[str, dict[str, Any]] = {}
+    for slug in slugs:
+        for found in node.mesh(slug).peers():
+            row = rows.setdefault(found.peer, _peer(found.peer))
+            row["meshes"].append(documents.in_mesh(found, slug))
+            if row["last_seen_at"] is None or found.last_seen_at > row["last_seen_at"]:
+                row.update(last_seen_at=found.last_seen_at, stale=found.stale)
+    linked = own_daemon.bus_peers(node.home)
+    for zone in trust.zones():
+        if not zones and zone.name not in rows:
+            continue
+        row = rows.setdefault(zone.name, _peer(zone.name))
+        state = _zone(node, zone)
+        row.update(trust=state["trust"], address=next(iter(state["addresses"]), None))
+        row["last_seen_at"] = max(state["seen_at"] or 0, row["last_seen_at"] or 0) or None
+    for slug in [one.mesh for one in node.bus.sharing.shared() if one.mesh in slugs]:
+        for member in node.bus.sharing.members(slug):
+            if member.name != trust.name:
+                row = rows.setdefault(member.name, _peer(member.name))
+                row["trust"] = "member" if row["trust"] == "-" else row["trust"]
+    for name, standing in linked.items():
+        if zones:
+            rows.setdefault(name, _peer(name))
+        if name in rows:
+            seen = max(standing.pop("seen_at") or 0, rows[name]["last_seen_at"] or 0) or None
+            rows[name].update({**standing, "last_seen_at": seen})
+    yield from (rows[name] for name in sorted(rows))
+
+
+def _peer(name: str) -> dict[str, Any]:
+    return {
+        "peer": name,
+        "trust": "-",
+        "link": "down",
+        "address": None,
+        "rtt_ms": None,
+        "waiting": 0,
+        "refused": 0,
+        "last_seen_at": None,
+        "stale": False,
+        "meshes": [],
+    }
+
+
 def _show(session: CommandSession, node: Node, row: ZoneRow) -> None:
-    session.show(_zone(row, node._engine.ctx.now_ms()), f"{row.name}\n")
+    session.show(_zone(node, row), f"{row.name}\n")
 
 
-def _zone(row: ZoneRow, now_ms: int) -> dict[str, Any]:
+def _zone(node: Node, row: ZoneRow) -> dict[str, Any]:
+    now_ms = node._engine.ctx.now_ms()
+    where = node._engine.read("peer.zone", lambda tx: (addresses_of(tx, row), last_seen(tx, row)))
     good = [key for key in row.keys if is_good(key, now_ms)]
     state = "trusted" if good else "expired" if row.keys else "no key"
     return {
@@ -168,6 +258,8 @@ def _zone(row: ZoneRow, now_ms: int) -> dict[str, Any]:
         "reads": list(row.reads),
         "added_at": row.added_at,
         "blocked_at": row.blocked_at,
+        "addresses": list(where[0]),
+        "seen_at": where[1],
         "all_keys": [
             {"key": text_of(key.key), "added_at": key.added_at, "expires_at": key.expires_at}
             for key in row.keys

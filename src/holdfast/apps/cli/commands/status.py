@@ -71,6 +71,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
             for holder in presences.others(paths)
         ],
         "daemon": None if served is None else {"pid": served.pid, "listening": served.addresses},
+        "bus": None if served is None else own_daemon.bus_standing(node.home),
         "links": links,
         "brokers": brokers,
         "outbox": _lanes(node) if brokers else [],
@@ -135,6 +136,7 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"daemon     process {served['pid']}: {where}\n"
     else:
         yield f"daemon     none{', so nothing is pulled' if status['links'] else ''}\n"
+    yield from _bus_text(status["bus"])
     for link in status["links"]:
         lag = ", lag unknown" if link["lag"] is None else f", lags by {link['lag']}"
         trouble = "" if link["trouble"] is None else f" ({tables.visible(link['trouble'])})"
@@ -152,6 +154,16 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"conflicts  {status['conflicts_open']} open\n"
     for process in status["processes"]:
         yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
+
+
+def _bus_text(bus: Mapping[str, Any] | None) -> Iterator[str]:
+    """A line if others reach the bus, or it reaches others, or something waits for them."""
+    up = [peer["peer"] for peer in bus["peers"] if peer["link"] == "up"] if bus else []
+    if bus and (bus["listening"] or up or bus["waiting"]):
+        where = ", ".join(bus["listening"]) or "listens nowhere"
+        linked = f"linked with {', '.join(map(tables.visible, up))}" if up else "no peer is linked"
+        waits = f"; {bus['waiting']} messages wait" if bus["waiting"] else ""
+        yield f"bus        {where}; {linked}{waits}\n"
 
 
 def _broker_text(broker: Mapping[str, Any]) -> Iterator[str]:

@@ -27,6 +27,12 @@ _SCRATCH: Final = "scratch"
 @command_of("up")
 @click.option("--tcp", metavar="HOST:PORT", help="Also on loopback, for callers with a token.")
 @click.option("--listen", metavar="HOST:PORT", help="Also for other machines, with TLS.")
+@click.option("--bus-listen", metavar="HOST:PORT", help="Let peers reach the bus here; commas.")
+@click.option(
+    "--bus-discovery",
+    type=click.Choice(["auto", "mdns", "off"]),
+    help="Whether peers of the LAN find each other; auto: unless the bus is on loopback only.",
+)
 @click.option("--no-socket", is_flag=True, help="Not on the Unix socket in the home.")
 @click.option("--tls-cert", metavar="FILE", help="A certificate of your own, with --tls-key.")
 @click.option("--tls-key", metavar="FILE", help="Its key.")

@@ -24,6 +24,13 @@ Fields = dict[str, Any]
 TABLES: Final = ("spool", "inbox", "mate", "heard")
 SINCE: Final = 7
 """The schema version that brought them."""
+BUS_TABLES: Final = (
+    *("bus_mark", "bus_nonces", "bus_sender", "bus_known", "bus_inbox", "bus_message"),
+    *("bus_interest", "bus_seal"),
+)
+"""What the peer bus keeps. Marks or ids that are lost cost nothing: the repaired database is
+another file than the bus remembers, so its store takes a new incarnation."""
+BUS_SINCE: Final = 11
 
 _BYTES: Final = {"spool": ("id", 16), "inbox": ("id", 16), "mate": ("key", 32)}
 _names = msgspec.json.Decoder(tuple[str, ...])
@@ -63,12 +70,19 @@ def settle_rows(
         connection.execute(
             f"UPDATE {table} SET offset = "
             f"coalesce((SELECT offset FROM log WHERE log.id = {table}.id), 0)"
+            + (" WHERE lane NOT GLOB 'peer:*'" if table == "spool" else "")
         )
     lost = {}
+    # What waits for a peer of the bus has its content elsewhere, and no place in the log.
     connection.execute(
-        "DELETE FROM spool WHERE offset = 0 AND state IN ('pending', 'inflight', 'dead')"
+        "DELETE FROM spool WHERE offset = 0 AND state IN ('pending', 'inflight', 'dead') "
+        "AND number NOT IN (SELECT number FROM bus_message)"
     )
     lost["spool"] = connection.changes()
+    connection.execute(
+        "DELETE FROM bus_message WHERE number NOT IN "
+        "(SELECT number FROM spool WHERE lane GLOB 'peer:*')"
+    )
     connection.execute("DELETE FROM inbox WHERE offset = 0")
     lost["inbox"] = connection.changes()
     connection.execute("UPDATE spool SET state = 'pending' WHERE state = 'inflight'")

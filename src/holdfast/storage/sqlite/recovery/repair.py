@@ -129,10 +129,12 @@ class _Repair:
             self._table(table, self._plain(table))
         for table in ("peer", "blob", "vector_model", "buried"):
             self._table(table, self._plain(table))
-        for table in trust_rows.TABLES:
+        for table in (*trust_rows.TABLES, *trust_rows.SHARED, *trust_rows.RIGHTS):
             self._table(table, self._neighbour(table))
         for table in delivery_rows.TABLES:
             self._table(table, self._shared(table))
+        for table in delivery_rows.BUS_TABLES:
+            self._table(table, self._plain(table))
         for table in FOLDED:
             self._table(table, self._folded(table))
         if not self.result.whole_log:
@@ -269,7 +271,10 @@ class _Repair:
     def _is_older_than(self, table: str) -> bool:
         since = {
             **dict.fromkeys(trust_rows.TABLES, trust_rows.SINCE),
+            **dict.fromkeys(trust_rows.SHARED, trust_rows.SHARED_SINCE),
+            **dict.fromkeys(trust_rows.RIGHTS, trust_rows.RIGHTS_SINCE),
             **dict.fromkeys(delivery_rows.TABLES, delivery_rows.SINCE),
+            **dict.fromkeys(delivery_rows.BUS_TABLES, delivery_rows.BUS_SINCE),
             **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
         }
         return migrations.version(self._source) < since.get(table, 0)

@@ -14,9 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules.bodies import OPS
+from holdfast.rules.bus.message import BusMessage
+from holdfast.rules.bus.signed_envelope import NONCE_BYTES
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.filters import Filter
-from holdfast.rules.limits import LAMPORT_MAX, RESTORE_LAMPORT_SKIP
+from holdfast.rules.limits import BUS_WINDOW, LAMPORT_MAX, RESTORE_LAMPORT_SKIP
 from holdfast.rules.names import check_mesh, check_peer
 
 Fields = dict[str, Any]
@@ -70,6 +72,7 @@ def _text_by(check: Callable[[str], Any]) -> Callable[[Any], bool]:
 
 
 _peer, _mesh = _text_by(check_peer), _text_by(check_mesh)
+_head = _by(msgspec.msgpack.Decoder(BusMessage).decode)
 _BY_NAME: Final[dict[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("mesh", "slug"), _mesh),
     **dict.fromkeys(("peer", "holder_peer", "ended_peer", "against_peer"), _peer),
@@ -97,6 +100,12 @@ _OF_TABLE: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
     "task_event": {"kind": lambda value: value in _TURNS},
     "zone_key": {"key": _digest},
     "mate": {"key": _digest},
+    "spool": {"mesh": lambda value: value == "" or _mesh(value)},  # none: it goes to a peer
+    "bus_mark": {"peer": _digest, "seen": lambda value: len(value) == BUS_WINDOW // 8},
+    "bus_nonces": {"nonces": lambda value: len(value) % NONCE_BYTES == 0},
+    "bus_inbox": {"sender": _digest, "head": _head},
+    "bus_message": {"head": _head},
+    "bus_interest": {"patterns": _text_by(_names.decode)},
 }
 
 

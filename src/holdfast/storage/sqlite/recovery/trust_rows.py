@@ -1,4 +1,5 @@
-"""What a repair saves of other nodes: whom we trust and whom we pull from.
+"""What a repair saves of other nodes: whom we trust, whom we pull from, and with whom we share over
+the bus.
 
 None of it can be had from the log, and a row that was misread could trust a stranger. So each must
 make sense by itself, and what does not is lost: a zone that is no longer trusted says so at its
@@ -14,6 +15,8 @@ import apsw
 import msgspec
 
 from holdfast.rules.bodies import Fact, decode_trusted_body
+from holdfast.rules.bus.capability import read_capability
+from holdfast.rules.bus.member_list import read_list
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.filters import Filter
@@ -24,6 +27,10 @@ Fields = dict[str, Any]
 TABLES: Final = ("zone", "zone_key", "token", "link", "quarantine")
 SINCE: Final = 6
 """The schema version that brought them."""
+SHARED: Final = ("bus_mesh", "bus_invite", "bus_address")
+SHARED_SINCE: Final = 12
+RIGHTS: Final = ("bus_capability",)
+RIGHTS_SINCE: Final = 14
 _DIGEST_BYTES: Final = 32
 _NUMBERED: Final = {"zone": "SELECT max(via) FROM log", "quarantine": "SELECT 0"}
 
@@ -36,9 +43,16 @@ def is_valid(fields: Fields) -> bool:
     try:
         if "reads" in fields:
             _names.decode(fields["reads"])
+        if "addresses" in fields:
+            _names.decode(fields["addresses"])
         if "filter" in fields:
             _filter.decode(fields["filter"]).check()
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, HoldfastError):
+        if "members" in fields:
+            # The owner's signature tells a list that was harmed from one that was not.
+            read_list(fields["members"], fields["mesh"], fields["owner"])
+        if fields.get("capability"):
+            read_capability(fields["capability"])
+    except (msgspec.MsgspecError, ValueError, TypeError, HoldfastError):
         return False
     return all(_is_digest(fields[name]) for name in ("key", "digest") if name in fields)
 
@@ -57,6 +71,7 @@ def filter_or_all(text: Any) -> str:
 def settle_rows(connection: apsw.Connection, *, lost: bool) -> None:
     """Keys have their zones, numbers are never given again, and what was lost is pulled again."""
     connection.execute("DELETE FROM zone_key WHERE zone NOT IN (SELECT name FROM zone)")
+    connection.execute("DELETE FROM bus_invite WHERE mesh NOT IN (SELECT mesh FROM bus_mesh)")
     for table, elsewhere in _NUMBERED.items():
         connection.execute(
             "INSERT INTO meta (name, value) "

@@ -1,0 +1,155 @@
+"""`holdfast mesh share`, and what the other verbs of `mesh` do for a mesh that has no broker.
+
+Members, invites and grants are kept in the owner's home, so most of these need no connection. A
+daemon that runs is told, and tells the members. Joining and leaving ask the owner over the bus: the
+daemon does, if one holds the bus, else the command itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from holdfast.apps.cli import documents, own_daemon
+from holdfast.apps.cli.commands.mesh_local import mesh_
+from holdfast.apps.cli.declare import verb
+from holdfast.apps.cli.session import CommandSession
+from holdfast.rules.errors import NoDaemon, UnknownKey
+
+if TYPE_CHECKING:
+    from holdfast.node.library.node import Mesh, Node
+
+
+def is_over_bus(session: CommandSession, mesh: Mesh) -> bool:
+    """Whether the mesh is shared over the bus, and at no broker."""
+    return not mesh.info().shared and session.opened.bus.sharing.is_shared(mesh.slug)
+
+
+@verb(mesh_, "share")
+@click.argument("name", required=False)
+def share(session: CommandSession, name: str | None) -> None:
+    """Share the mesh NAME over the bus, with no broker: this node is its owner and lets others in.
+
+    Then hand out an invite: holdfast mesh invite NAME. Members find each other on the LAN; this
+    node must be there for them to join, and once a month to renew what they were given.
+    """
+    with session.mesh(name) as mesh:
+        shared = session.opened.bus.sharing.share(mesh.slug)
+        own_daemon.refresh(session.opened.home)
+        session.talk(f"{mesh.slug} is shared over the bus; {shared.owner} is its owner")
+        session.talk(f"let others in with: holdfast mesh invite {mesh.slug}")
+        session.show(documents.plain(shared), f"{mesh.slug}\n")
+
+
+def invite(
+    session: CommandSession,
+    mesh: Mesh,
+    uses: int,
+    hours: int,
+    grants: tuple[str, ...],
+    at: str | None,
+) -> None:
+    from holdfast.node.settings import dial_address
+
+    node = session.opened
+    addresses = [at] if at is not None else _addresses(node)
+    made = node.bus.sharing.invite(
+        mesh.slug,
+        uses=uses,
+        hours=hours,
+        grants=grants,
+        addresses=[dial_address(one) for one in addresses],
+    )
+    session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
+    if not addresses:
+        session.talk("it names no address: others find this node on the LAN, or say --at HOST:PORT")
+    session.talk("newcomers need this node to run: holdfast up --bus-listen HOST:PORT")
+    session.show(documents.plain(made), f"{made.text}\n")
+
+
+def _addresses(node: Node) -> list[str]:
+    """Where the daemon of this home listens for the bus; none if there is no daemon."""
+    try:
+        return [own_daemon.bus_address(node.home)]
+    except NoDaemon:
+        return []
+
+
+def invites(session: CommandSession, mesh: Mesh, drop: str | None) -> None:
+    sharing = session.opened.bus.sharing
+    rows = [
+        {
+            "id": row.digest.hex(),
+            "grants": list(row.grants),
+            "uses_left": row.uses_left,
+            "expires_at": row.expires_at,
+            "made_at": row.made_at,
+        }
+        for row in sharing.invites(mesh.slug)
+    ]
+    if drop is None:
+        session.rows(
+            rows,
+            "id grants uses_left expires_at made_at",
+            empty=f"no invite to {mesh.slug} is open",
+        )
+        return
+    meant = [str(row["id"]) for row in rows if str(row["id"]).startswith(drop)]
+    if not drop or len(meant) != 1:
+        raise UnknownKey(
+            f"{len(meant) or 'no'} invites to {mesh.slug} begin with {drop!r}",
+            hint=f"see: holdfast mesh invites {mesh.slug}",
+        )
+    gone = sharing.drop_invite(mesh.slug, meant[0])
+    session.talk("the invite is no longer good")
+    session.show({"mesh": mesh.slug, "id": meant[0], "dropped": gone}, "")
+
+
+def join(session: CommandSession, text: str) -> None:
+    with session.node() as node:
+        joined = node.bus.join(text)
+        session.talk(f"{joined.name} is a member of {joined.mesh}, which {joined.owner} owns")
+        session.talk("the rest comes over the bus, with the daemon: holdfast up")
+        session.show(msgspec.structs.asdict(joined), f"{joined.mesh}\n")
+
+
+def members(session: CommandSession, mesh: Mesh) -> None:
+    session.rows(
+        (
+            {
+                "name": member.name,
+                "grants": list(member.grants),
+                "added_at": member.added_at,
+                "key": member.key.hex(),
+            }
+            for member in session.opened.bus.sharing.members(mesh.slug)
+        ),
+        "name grants added_at key",
+        empty=f"{mesh.slug} has no members",
+    )
+
+
+def grant(session: CommandSession, mesh: Mesh, member: str, grants: tuple[str, ...]) -> None:
+    changed = session.opened.bus.sharing.grant(mesh.slug, member, grants)
+    own_daemon.refresh(session.opened.home)
+    session.talk(f"{changed.name} may {', '.join(changed.grants)}")
+    found = {"name": changed.name, "grants": list(changed.grants), "key": changed.key.hex()}
+    session.show({"mesh": mesh.slug, **found}, f"{changed.name}\n")
+
+
+def remove_member(session: CommandSession, mesh: Mesh, member: str) -> None:
+    gone = session.opened.bus.sharing.remove_member(mesh.slug, member)
+    told = own_daemon.refresh(session.opened.home)
+    session.talk(f"{gone.name} is no member of {mesh.slug} any more")
+    if not told:
+        session.talk("the other members hear of it from the daemon: holdfast up")
+    session.show({"mesh": mesh.slug, "member": gone.name, "removed": True}, "")
+
+
+def leave(session: CommandSession, mesh: Mesh, remove: bool, forget: bool) -> None:
+    session.opened.bus.leave(mesh.slug, remove=remove, forget=forget)
+    own_daemon.refresh(session.opened.home)
+    session.talk(f"{mesh.slug} is a mesh of this node alone now")
+    session.show({"mesh": mesh.slug}, "")

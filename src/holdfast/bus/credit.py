@@ -1,0 +1,27 @@
+"""Credit that a receiver gives back to a sender when a message was taken."""
+
+from __future__ import annotations
+
+from holdfast.bus.ports import Link
+from holdfast.protocol.bus_frames import Stream
+
+
+class Credit:
+    """What one message has cost its sender. It is given back once, when nobody holds it any more:
+    every reader that has no room for the message does.
+    """
+
+    __slots__ = ("_holders", "_link", "_size", "_stream")
+
+    def __init__(self, link: Link, stream: Stream, size: int) -> None:
+        self._link, self._stream, self._size = link, stream, size
+        self._holders = 1
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def release(self) -> None:
+        assert self._holders > 0, "credit is given back once"
+        self._holders -= 1
+        if self._holders == 0:
+            self._link.taken(self._stream, self._size)

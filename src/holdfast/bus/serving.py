@@ -1,0 +1,271 @@
+"""Requests that this peer answers.
+
+Each request is a task of its own: it ends when its handler returns, when the asker cancels, or when
+the asker's time is over. A reply is put into the outbox before it goes, and remembered: the same
+request again gets the same reply, and one that is still being handled is not begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holdfast.bus.context import BusContext, log
+from holdfast.bus.credit import Credit
+from holdfast.bus.guard import guarded
+from holdfast.bus.lane import Lane, Outgoing
+from holdfast.bus.ports import Link
+from holdfast.bus.received import ReceivedRequest
+from holdfast.rules.bus.mesh_store import OutboxMessage
+from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.reply_book import ReplyBook, RequestKey
+from holdfast.rules.bus.signed_envelope import check_bus_name
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BusError,
+    HandlerRefused,
+    HoldfastError,
+    NoResponder,
+    OverLimit,
+)
+from holdfast.rules.ids import uuid8
+from holdfast.rules.limits import (
+    BUS_HEAD_BYTES,
+    BUS_INTERESTS_MAX,
+    BUS_PAYLOAD_BYTES_MAX,
+    BUS_TTL_MS,
+)
+
+Handler = Callable[[ReceivedRequest], Awaitable[bytes | str]]
+FAILED: Final = "handler_failed"
+"""The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
+_REPLY: Final = b"holdfast bus reply 1\0"
+_BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
+
+
+def told_code(error: HoldfastError) -> str:
+    """The code that the asker gets for what a handler raises."""
+    return error.told if isinstance(error, HandlerRefused) else error.code
+
+
+class _Waiting(NamedTuple):
+    """A request that waits until another one is done."""
+
+    link: Link
+    message: BusMessage
+    credit: Credit
+    since: float
+
+
+class _Service:
+    """What serves one name."""
+
+    __slots__ = ("handler", "most", "running", "waiting")
+
+    def __init__(self, handler: Handler, most: int) -> None:
+        self.handler, self.most = handler, most
+        self.running = 0
+        self.waiting: deque[_Waiting] = deque()
+
+
+class RequestServing:
+    """What this peer serves."""
+
+    def __init__(
+        self, context: BusContext, lane_of: Callable[[str], Lane], announce: Callable[[], None]
+    ) -> None:
+        self._context, self._lane_of, self._announce = context, lane_of, announce
+        self._services: dict[str, _Service] = {}
+        self._running: dict[RequestKey, asyncio.Task[None]] = {}
+        self._queued: dict[RequestKey, None] = {}
+        """Requests that wait until a handler is free."""
+        self._book = ReplyBook()
+
+    @property
+    def services(self) -> list[str]:
+        return list(self._services)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def serve(self, service: str, handler: Handler, most: int) -> None:
+        check_bus_name(service, "service")
+        if service in self._services:
+            raise AlreadyExists(f"{service} is served already")
+        if len(self._services) >= BUS_INTERESTS_MAX:
+            raise OverLimit(f"a bus serves {BUS_INTERESTS_MAX} services at most")
+        self._services[service] = _Service(handler, most)
+        self._announce()
+
+    def stop(self, service: str) -> None:
+        """Requests that are being handled are finished; new ones get NoResponder."""
+        found = self._services.pop(service, None)
+        if found is None:
+            return
+        for link, message, credit, _ in found.waiting:
+            del self._queued[link.name, message.id]
+            self._decline(link, message, credit)
+        self._announce()
+
+    # --- arrivals ----------------------------------------------------------------------------
+
+    def asked(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        """A request came, for the first time or again."""
+        request = (link.name, message.id)
+        if request in self._running or request in self._queued:
+            self._context.counts["requests_again"] += 1
+            credit.release()
+            return
+        reply = self._book.find(request, self._ticks_ms())
+        if reply is not None:
+            self._context.counts["requests_again"] += 1
+            # It may be under way by the outbox as well; if this one is lost, it is asked for again.
+            self._lane_of(link.name).put_passing(
+                Outgoing(reply, None, on_written=lambda written: credit.release())
+            )
+            return
+        service = self._services.get(message.topic)
+        if service is None:
+            self._decline(link, message, credit)
+        elif service.running >= service.most:
+            self._queued[request] = None
+            service.waiting.append(_Waiting(link, message, credit, self._context.loop.time()))
+        else:
+            self._start(service, link, message, credit)
+
+    def cancelled(self, link: Link, message: BusMessage) -> None:
+        """The asker does not wait any more."""
+        task = self._running.get((link.name, message.correlation))
+        if task is not None:
+            self._context.counts["handlers_cancelled"] += 1
+            task.cancel()
+            return
+        for service in self._services.values():
+            for waiting in service.waiting:
+                if waiting.link.name == link.name and waiting.message.id == message.correlation:
+                    service.waiting.remove(waiting)
+                    del self._queued[link.name, message.correlation]
+                    waiting.credit.release()
+                    return
+
+    def found_reply(self, name: str, reply: BusMessage) -> None:
+        """A reply of an earlier life waits in the outbox: its request needs no handler again."""
+        self._note(name, reply)
+
+    # --- handling ----------------------------------------------------------------------------
+
+    def _start(self, service: _Service, link: Link, message: BusMessage, credit: Credit) -> None:
+        credit.release()
+        service.running += 1
+        request = (link.name, message.id)
+        received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
+        self._running[request] = self._context.spawn(
+            self._handle(service, received, message),
+            "serve",
+            then=lambda: self._ended(service, request),
+        )
+
+    def _ended(self, service: _Service, request: RequestKey) -> None:
+        service.running -= 1
+        del self._running[request]
+        while service.waiting and service.running < service.most and not self._context.is_closed:
+            link, message, credit, since = service.waiting.popleft()
+            del self._queued[link.name, message.id]
+            if message.ttl_ms is not None:
+                left_ms = message.ttl_ms - int((self._context.loop.time() - since) * 1000)
+                if left_ms <= 0:  # nobody waits for it any more
+                    self._context.counts["handlers_too_late"] += 1
+                    credit.release()
+                    continue
+                message = msgspec.structs.replace(message, ttl_ms=left_ms)
+            self._start(service, link, message, credit)
+
+    async def _handle(
+        self, service: _Service, received: ReceivedRequest, message: BusMessage
+    ) -> None:
+        context = self._context
+        started = context.loop.time()
+        seconds = None if message.ttl_ms is None else message.ttl_ms / 1000
+        code, body = "", b""
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                answer = await service.handler(received)
+            body = answer.encode() if isinstance(answer, str) else bytes(answer)
+            if len(body) > _BODY_MAX:
+                raise OverLimit(f"the reply has {len(body)} bytes; the most is {_BODY_MAX}")
+        except TimeoutError as error:
+            if limit.expired():
+                context.counts["handlers_too_late"] += 1
+                return
+            code = self._failed(message.topic, error)
+        except HoldfastError as error:
+            code, body = told_code(error), error.message.encode()
+        except Exception as error:
+            code = self._failed(message.topic, error)
+        left_ms = None
+        if message.ttl_ms is not None:
+            left_ms = max(0, message.ttl_ms - int((context.loop.time() - started) * 1000))
+        reply = BusMessage(
+            id=uuid8(sha256(_REPLY + context.key + message.id).digest()),
+            kind=MessageKind.REPLY,
+            body=body,
+            correlation=message.id,
+            priority=message.priority,
+            ttl_ms=left_ms,
+            code=code,
+            durable=True,
+        )
+        self._note(received.sender, reply)
+        context.counts["replies"] += 1
+        await self._reply(received.sender, message, reply)
+
+    def _note(self, asker: str, reply: BusMessage) -> None:
+        """Keeps a reply for whoever asks again: longer than the request had left, because an asker
+        whose clock was set back asks again with more time than it had.
+        """
+        self._book.add((asker, reply.correlation), reply, self._ticks_ms() + BUS_TTL_MS)
+
+    def _ticks_ms(self) -> int:
+        """The book lives as long as the loop, whose time no wall clock disturbs."""
+        return int(self._context.loop.time() * 1000)
+
+    def _failed(self, service: str, error: Exception) -> str:
+        self._context.counts["handlers_failed"] += 1
+        log.error("the handler of %s failed", service, exc_info=error)
+        return FAILED
+
+    async def _reply(self, asker: str, message: BusMessage, reply: BusMessage) -> None:
+        now = self._context.clock.now_ms()
+        left_ms = BUS_TTL_MS if reply.ttl_ms is None else reply.ttl_ms
+        item = OutboxMessage(peer=asker, message=reply, created_at=now, expires_at=now + left_ms)
+        try:
+            row = await guarded(self._context.store.enqueue_outbox(item))
+        except BusError as error:
+            # The asker asks again, or its time is over: it gets the reply from the book.
+            self._context.counts["replies_not_kept"] += 1
+            log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
+            self._lane_of(asker).put_passing(Outgoing(reply, None))
+            return
+        self._lane_of(asker).put(row, item, at_once=len(self._running) == 1)
+
+    def _decline(self, link: Link, message: BusMessage, credit: Credit) -> None:
+        """Nobody serves this here: said at once, and not kept. An asker that takes no answers gets
+        no credit back.
+        """
+        self._context.counts["requests_declined"] += 1
+        reply = BusMessage(
+            id=self._context.clock.new_id(),
+            kind=MessageKind.REPLY,
+            correlation=message.id,
+            code=NoResponder.code,
+            body=f"{self._context.name or 'the peer'} does not serve {message.topic}".encode(),
+        )
+        self._lane_of(link.name).put_passing(
+            Outgoing(reply, None, on_written=lambda written: credit.release())
+        )

@@ -1,0 +1,152 @@
+"""A subscription: the messages of a pattern, for one reader that takes them at its own speed.
+
+The buffer holds so many messages. When it is full, nothing is dropped: messages that are kept stay
+in the store until there is room, others wait beyond the buffer, and for both the sender gets no
+credit back, so that it stops.
+
+A message that is kept is finished when the reader asks for the next one, or leaves without an
+error. Until then it belongs to this subscription; afterwards, unfinished, to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from holdfast.bus.credit import Credit
+from holdfast.bus.received import ReceivedMessage
+from holdfast.rules.errors import BusClosed
+
+if TYPE_CHECKING:
+    from holdfast.bus.topics import Topics
+
+
+class BusSubscription:
+    """An async iterator of messages. Open it with `async with`."""
+
+    def __init__(
+        self, topics: Topics, pattern: str, *, buffer: int, durable: bool, manual: bool
+    ) -> None:
+        self.pattern, self.durable = pattern, durable
+        self.cursor = 0
+        """All messages of the inbox up to this number were looked at for this subscription."""
+        self.is_caught_up = False
+        self.is_filling = False
+        self._topics, self._buffer, self._manual = topics, buffer, manual
+        self._ready: deque[ReceivedMessage] = deque()
+        self._beyond: deque[tuple[ReceivedMessage, Credit]] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._current: ReceivedMessage | None = None
+        self._is_open = False
+        self._error: Exception | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many messages the reader has not taken yet."""
+        return len(self._ready) + len(self._beyond)
+
+    @property
+    def room(self) -> int:
+        return 0 if self._beyond else self._buffer - len(self._ready)
+
+    # --- the reader's side ---------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._finish_current()
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if not self._is_open:
+            await self._open()
+        if self._current is not None:
+            self._finish_current()
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            if not self._is_open:
+                raise StopAsyncIteration
+            assert self._reader is None, "a subscription has one reader"
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        message = self._ready.popleft()
+        if self._beyond:
+            waited, credit = self._beyond.popleft()
+            self._ready.append(waited)
+            credit.release()
+        elif not self.is_caught_up:
+            self._topics.fill(self)
+        if not self._manual:
+            self._current = message
+        return message
+
+    async def close(self) -> None:
+        """Ends the subscription. What was not finished stays for the next one; peers keep messages
+        for a durable subscription until it is forgotten (`Bus.forget`).
+        """
+        if self._is_open:
+            self._is_open = False
+            self._topics.closed(self)
+        self._drop_waiting()
+        self._wake()
+
+    async def _open(self) -> None:
+        if not self._is_open and self._error is None:
+            await self._topics.opened(self)
+            self._is_open = True
+            self._topics.fill(self)
+
+    def _finish_current(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.finish()
+
+    # --- the bus's side --------------------------------------------------------------------------
+
+    def add(self, message: ReceivedMessage) -> None:
+        """A message for which there is room."""
+        self._ready.append(message)
+        self._wake()
+
+    def add_passing(self, message: ReceivedMessage, credit: Credit) -> None:
+        """A message that is not kept anywhere else."""
+        if self.room > 0:
+            self._ready.append(message)
+        else:
+            credit.hold()
+            self._beyond.append((message, credit))
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The bus is closing: the reader gets this error when it has read what is there."""
+        self._error = self._error or error
+        self._wake()
+
+    def end(self) -> None:
+        self.fail(BusClosed("the bus is closed"))
+
+    def _drop_waiting(self) -> None:
+        while self._beyond:
+            self._beyond.popleft()[1].release()
+        self._ready.clear()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

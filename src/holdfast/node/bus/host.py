@@ -1,0 +1,235 @@
+"""Holds the bus of a home: binds it with the home's key, certificate and store, and lets it go.
+
+The daemon holds it for as long as it runs; without a daemon, a program that uses `node.bus` does.
+When the trust of the node changes, `refresh` looks again: new peers are called, links to those who
+are no longer trusted end, and if this node has a new key, the bus is bound anew with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from holdfast.bus.bus import Bus
+from holdfast.bus.discovery.mdns import MdnsDiscovery
+from holdfast.bus.options import BusOptions
+from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
+from holdfast.bus.received import ReceivedRequest
+from holdfast.bus.tls_net import TlsNet
+from holdfast.node.bus.capabilities import CapabilityPeers
+from holdfast.node.bus.directory import TrustDirectory
+from holdfast.node.bus.documents import BusReplyGiven
+from holdfast.node.bus.exchange import MeshExchange
+from holdfast.node.bus.grants import MemberGrants
+from holdfast.node.bus.holder import hold_bus
+from holdfast.node.bus.home_directory import HomeDirectory
+from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
+from holdfast.node.bus.member_peers import MemberPeers
+from holdfast.node.bus.members import MeshMembers
+from holdfast.node.bus.seal_secret import seal_secret
+from holdfast.node.bus.standing import MeshExchangeView
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.settings import Settings
+from holdfast.node.trust.own_key import OwnKey
+from holdfast.protocol.bus_frames import Stream
+from holdfast.rules.keys import public_key
+from holdfast.service.instance_lock import DaemonLock
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
+from holdfast.storage.sqlite.bus.resealing import unlock
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.transport.tls import certificate_digest, certificate_in, server_context
+
+OnLink = Callable[[dict[str, Any]], None]
+
+
+class BusHost:
+    """The bus of a home, in the process that holds it. Belongs to one event loop."""
+
+    def __init__(
+        self, engine: NodeEngine, store: SqliteStore, paths: HomePaths, settings: Settings
+    ) -> None:
+        """`bind` makes one."""
+        self._engine, self._paths, self._settings = engine, paths, settings
+        self._own_key = OwnKey(engine, paths)
+        writer = LoopWriter(engine, store.writer)
+        self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
+        self._member_peers = MemberPeers(engine, self._own_key, writer.write)
+        self._rights = CapabilityPeers(engine, self._own_key)
+        self._member_peers.static = settings.bus.static_peers
+        self._write = writer.write
+        self._store = SqliteMeshStore(
+            store,
+            paths.root / "bus.mark",
+            write=partial(writer.write, "bus"),
+            now_ms=engine.ctx.now_ms,
+        )
+        self._parts: list[Callable[[], LinkPart]] = []
+        self._lock: DaemonLock | None = None
+        self._discovery: MdnsDiscovery | None = None
+        self._turn = asyncio.Lock()
+        self._log_head = 0
+
+    @classmethod
+    async def bind(
+        cls,
+        engine: NodeEngine,
+        store: SqliteStore,
+        paths: HomePaths,
+        settings: Settings,
+        *,
+        patience_ms: int = 0,
+    ) -> BusHost:
+        """Raises AlreadyExists if another process holds the bus and does not let go of it within
+        `patience_ms`.
+        """
+        lock = await asyncio.to_thread(partial(hold_bus, paths, patience_ms=patience_ms))
+        try:
+            host = cls(engine, store, paths, settings)
+            await host._unlock()
+            await host._store.start()
+            await host._begin()
+        except BaseException:
+            lock.close()
+            raise
+        host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
+        host.api.meshes_changed = host._meshes_changed
+        host.api.exchanged = host._exchanged
+        host._lock = lock
+        return host
+
+    bus: Bus
+    api: LocalBus
+    members: MeshMembers
+    """This node's side of its meshes without a broker."""
+    exchange: MeshExchange
+    """The meshes that are shared over the bus."""
+
+    async def _unlock(self) -> None:
+        """Opens the seal of messages at rest. Raises WrongKey."""
+        source = self._settings.bus.seal_source
+        secret = None
+        if source is not None:
+            lock = await self._store.write_rows(lambda tx: tx.bus_noted("lock"))
+            find = partial(seal_secret, source, self._paths.root, sealed=lock is not None)
+            secret = await asyncio.to_thread(find)
+        await unlock(self._store, secret)
+
+    async def _begin(self) -> None:
+        """Binds the bus, with all that uses it."""
+        self.bus = await self._bind()
+        try:
+            self.members = MeshMembers(
+                self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
+            )
+            self.members.start(self.bus)
+            self.exchange = MeshExchange(
+                self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
+            )
+            await self.exchange.start()
+        except BaseException:
+            await self.bus.close()
+            raise
+        self.bus.attach(self.exchange)
+        for part in self._parts:
+            self.bus.attach(part())
+
+    async def _bind(self) -> Bus:
+        settings = self._settings
+        cert, key = await asyncio.to_thread(
+            certificate_in, self._paths.root, settings.tls_cert, settings.tls_key
+        )
+        self._discovery = MdnsDiscovery() if settings.bus.is_discovering else None
+        return await Bus.bind_with(
+            BusOptions(
+                seed=self._own_key.seed(),
+                name=self._own_key.name,
+                listen=tuple(settings.bus.addresses),
+                store=self._store,
+                peers=HomeDirectory(self._engine, self.directory, self._member_peers, self._rights),
+                net=TlsNet((server_context(cert, key), certificate_digest(cert))),
+                discovery=self._discovery,
+                batch=settings.bus.batch,
+                clock=self._engine.ctx,
+            )
+        )
+
+    def log_at(self, head: int) -> None:
+        """The log ends here now. Another process may have written what peers wait for."""
+        if head != self._log_head:
+            self._log_head = head
+            self.exchange.ring()
+
+    async def _meshes_changed(self) -> None:
+        await self.exchange.refresh()
+
+    def _exchanged(self) -> MeshExchangeView:
+        return self.exchange.status()
+
+    def _discovered(self) -> DiscoveryStatus | None:
+        return None if self._discovery is None else self._discovery.status()
+
+    def attach(self, part: Callable[[], LinkPart]) -> None:
+        """Plugs something in that uses the links; it is made anew when the bus is."""
+        self._parts.append(part)
+        self.bus.attach(part())
+
+    def on_link(self, tell: OnLink) -> None:
+        """Calls `tell` when a link comes up or goes down."""
+        self.attach(lambda: _LinkNews(tell))
+
+    async def serve_program(
+        self,
+        service: str,
+        ask: Callable[[ReceivedRequest], Awaitable[BusReplyGiven]],
+        *,
+        most: int,
+    ) -> ServedHere:
+        """Offers a service that another process answers."""
+        return await self.api.serve(service, answered_by(ask), most=most)
+
+    def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
+        """The operator says where peers are."""
+        self.directory.static = self._member_peers.static = static
+
+    async def refresh(self) -> None:
+        """Looks again whom this node trusts, and by which key it is known itself. With a new key
+        subscriptions and services end, and are opened again by those who want them.
+        """
+        async with self._turn:
+            if public_key(self._own_key.seed()) != self.bus.key:
+                await self.bus.close()
+                await self._begin()
+                self.api.bus, self.api.members = self.bus, self.members
+            await self.members.refresh()
+            await self.exchange.refresh()
+
+    async def close(self) -> None:
+        """Ends links and work; what waits for absent peers stays in the outbox."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            await self.bus.close()
+        finally:
+            lock.close()
+
+
+class _LinkNews:
+    """A `LinkPart` that only looks on."""
+
+    def __init__(self, tell: OnLink) -> None:
+        self._tell = tell
+
+    def link_up(self, link: Link) -> None:
+        self._tell({"name": link.name, "state": "up", "address": link.address})
+
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None: ...
+
+    def link_down(self, link: Link) -> None:
+        self._tell({"name": link.name, "state": "down", "address": link.address})
+
+    async def close(self) -> None: ...

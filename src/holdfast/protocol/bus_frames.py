@@ -1,0 +1,185 @@
+"""What travels on a link of the bus.
+
+A link is one TLS connection between two peers. It carries frames:
+
+    length  4 bytes, of all that follows      kind  1 byte      stream  1 byte      body
+
+First both sides say hello and prove their keys over this very connection (`rules/keys.py` has the
+transcript). Only then does each tell the other anything about itself, in its welcome.
+
+    dialler                         listener
+    HELLO  key, nonce          ──►
+                               ◄──  HELLO  key, nonce      PROOF  as server
+    PROOF  as client  WELCOME  ──►
+                               ◄──  WELCOME
+
+After that any frame may come. Parcels (`rules/bus/signed_envelope.py`) and pages of a mesh flow on
+streams that have credit each: a sender may have only so many bytes under way that the receiver has
+not taken yet.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.rules.errors import BadAnswer
+from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, KIB, LAMPORT_MAX, REASON_CHARS_MAX
+
+PROTOCOL_VERSION: Final = 1
+FRAME_HEAD: Final = Struct(">IBB")
+FRAME_BYTES_MAX: Final = BUS_PARCEL_BYTES_MAX + KIB
+"""The longest body of a frame on a link that is proved."""
+HELLO_FRAME_BYTES_MAX: Final = 4 * KIB
+"""The longest body of a frame from a stranger."""
+WELCOME_BYTES_MAX: Final = 512 * KIB
+"""The longest body of a welcome from a peer that is known."""
+PROVED_BYTES_MAX: Final = 32 * KIB
+"""The longest body of a welcome from a peer that has proved its key and is not known: it may show
+capabilities."""
+
+Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Number = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]
+
+
+class FrameKind(IntEnum):
+    HELLO = 1
+    PROOF = 2
+    WELCOME = 3
+    PARCEL = 4
+    ACK = 5
+    CREDIT = 6
+    PING = 7
+    PONG = 8
+    GOODBYE = 9
+    INTEREST = 10
+    MESH = 11
+
+
+class Stream(IntEnum):
+    """Frames of one stream keep their order and share credit. A stream with a lower number goes
+    first when several have something to send.
+    """
+
+    CONTROL = 0
+    REPLY = 1
+    """Replies and cancels: a peer whose subscribers read nothing can still ask and be answered."""
+    NOW = 2
+    NEXT = 3
+    LOW = 4
+    MESH = 5
+    OBJECTS = 6
+    """Content that entries of a mesh name. It has credit of its own, so that it still comes when
+    the pages that wait for it have used up theirs."""
+
+
+class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
+    """The first word of each side. It tells nothing but a key."""
+
+    version: int
+    key: Key
+    nonce: Key
+
+
+class ProofFrame(msgspec.Struct, array_like=True, frozen=True):
+    proof: Annotated[bytes, Meta(min_length=64, max_length=64)]
+
+
+class WelcomeFrame(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What a peer tells another that it has accepted."""
+
+    name: str
+    incarnation: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    seen: Number = 0
+    """The highest number that this peer has accepted from the other one."""
+    capabilities: Annotated[list[bytes], Meta(max_length=64)] = []
+    """What it may do, where the other side does not know it by itself."""
+    addresses: Annotated[list[str], Meta(max_length=32)] = []
+    """Where this peer listens."""
+
+
+class AckFrame(msgspec.Struct, array_like=True, frozen=True):
+    """Everything of yours up to this number is stored here, or was refused as listed."""
+
+    upto: Number
+    refused: Annotated[list[tuple[Number, str, str]], Meta(max_length=1024)] = []
+    """Number, code and reason."""
+
+
+class CreditFrame(msgspec.Struct, array_like=True, frozen=True):
+    """So many bytes more may come on this stream."""
+
+    stream: Stream
+    size: Annotated[int, Meta(gt=0, le=1 << 31)]
+
+
+class PingFrame(msgspec.Struct, array_like=True, frozen=True):
+    """Asks for a sign of life; the answer is the same token as a PONG."""
+
+    token: Number
+
+
+class GoodbyeFrame(msgspec.Struct, array_like=True, frozen=True):
+    """The last word of a side that closes a link on purpose."""
+
+    code: str
+    message: str = ""
+
+
+class InterestFrame(msgspec.Struct, array_like=True, frozen=True):
+    """Which topics this side listens to, and what it serves, from now on."""
+
+    topics: Annotated[list[str], Meta(max_length=4096)] = []
+    durable: Annotated[list[str], Meta(max_length=4096)] = []
+    """Those of the topics whose messages are kept for it while it is away."""
+    services: Annotated[list[str], Meta(max_length=4096)] = []
+
+
+Told = (
+    HelloFrame
+    | ProofFrame
+    | WelcomeFrame
+    | AckFrame
+    | CreditFrame
+    | PingFrame
+    | GoodbyeFrame
+    | InterestFrame
+)
+
+_TYPES: Final[dict[FrameKind, type[Told]]] = {
+    FrameKind.HELLO: HelloFrame,
+    FrameKind.PROOF: ProofFrame,
+    FrameKind.WELCOME: WelcomeFrame,
+    FrameKind.ACK: AckFrame,
+    FrameKind.CREDIT: CreditFrame,
+    FrameKind.PING: PingFrame,
+    FrameKind.PONG: PingFrame,
+    FrameKind.GOODBYE: GoodbyeFrame,
+    FrameKind.INTEREST: InterestFrame,
+}
+_decoders: Final = {kind: msgspec.msgpack.Decoder(type) for kind, type in _TYPES.items()}
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def frame(kind: FrameKind, stream: Stream, body: bytes) -> bytes:
+    """The bytes of one frame."""
+    return FRAME_HEAD.pack(len(body) + 2, kind, stream) + body
+
+
+def told(kind: FrameKind, document: Told) -> bytes:
+    """The body of a frame that is a document."""
+    assert isinstance(document, _TYPES[kind]), kind
+    return _encode(document)
+
+
+def read_told(kind: FrameKind, body: bytes) -> Told:
+    """The document of a frame; raises BadAnswer if it cannot be read."""
+    try:
+        return _decoders[kind].decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = str(error)[:REASON_CHARS_MAX]
+        raise BadAnswer(f"a {kind.name.lower()} of a peer cannot be read: {why}") from None

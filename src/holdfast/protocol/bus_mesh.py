@@ -1,0 +1,171 @@
+"""What peers say to each other about the meshes that they share, in MESH frames of a link.
+
+    MeshesShared    which meshes this side shares with the other one; sent first and on changes
+    StreamsTold     what this side has of streams; a stream is named once and numbered from then on
+    EntriesAsked    ranges of a stream that this side lacks
+    EntriesPage     entries of a stream, and the range that they cover
+    EntriesRefused  this side does not send what it was asked for
+    BlocksAsked …   digests of blocks of a stream, to find different content under one number
+    ObjectAsked …   content that entries name, in pieces, on a stream of its own
+
+Each side gives its own numbers to streams. A number in `EntriesAsked`, `BlocksAsked` and
+`LeavesAsked` is the other side's, in all others the sender's own.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.rules.errors import BadAnswer
+from holdfast.rules.limits import (
+    BUS_ASK_RANGES_MAX,
+    BUS_COMPARE_BLOCK,
+    BUS_COMPARE_BLOCKS,
+    BUS_OBJECT_BYTES,
+    BUS_PAGE_ROWS,
+    BUS_STREAMS_MAX,
+    BUS_WORD_RANGES_MAX,
+    BUS_WORD_STREAMS_MAX,
+    LAMPORT_MAX,
+)
+
+Count = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]
+Numeral = Annotated[int, Meta(ge=0, lt=BUS_STREAMS_MAX)]
+Digest32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Span = tuple[Count, Count]
+"""Half-open."""
+Spans = Annotated[list[Span], Meta(max_length=BUS_ASK_RANGES_MAX)]
+
+
+class MeshesShared(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    meshes: Annotated[list[str], Meta(max_length=BUS_STREAMS_MAX)]
+    heard: bool
+    """Whether the other side's was heard on this link. If not, it says it again: whoever began to
+    listen after the link was up has missed it."""
+
+
+class StreamNamed(msgspec.Struct, array_like=True, frozen=True):
+    """A stream when it is spoken of for the first time."""
+
+    mesh: str
+    origin: str
+    epoch: Count
+    key: Annotated[bytes, Meta(max_length=32)]
+    """The origin's key as this side knows it; empty if it does not."""
+
+
+class StreamTold(msgspec.Struct, array_like=True, frozen=True):
+    """What this side has of one stream."""
+
+    number: Numeral
+    base: Count
+    floor: Count
+    prefix: Count
+    ranges: Annotated[list[Span], Meta(max_length=BUS_WORD_RANGES_MAX)]
+    entries: Count
+    digest: Digest32
+    named: StreamNamed | None = None
+
+
+class StreamsTold(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    streams: Annotated[list[StreamTold], Meta(max_length=BUS_WORD_STREAMS_MAX)]
+
+
+class EntriesAsked(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    number: Numeral
+    ranges: Spans
+
+
+class EntriesPage(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """All entries that this side has of start <= number < end."""
+
+    number: Numeral
+    start: Count
+    end: Count
+    seqs: Annotated[list[Count], Meta(max_length=BUS_PAGE_ROWS)]
+    """Empty, where there are entries: they count from `start` without a gap."""
+    raws: Annotated[list[bytes], Meta(max_length=BUS_PAGE_ROWS)]
+    named: StreamNamed | None = None
+
+
+class EntriesRefused(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    number: Numeral
+    code: str
+
+
+class BlocksAsked(msgspec.Struct, array_like=True, frozen=True, tag=6):
+    number: Numeral
+    first: Count
+
+
+class BlocksTold(msgspec.Struct, array_like=True, frozen=True, tag=7):
+    number: Numeral
+    first: Count
+    blocks: Annotated[list[tuple[Count, Count, Digest32]], Meta(max_length=BUS_COMPARE_BLOCKS)]
+    """Block, entries and digest of those that have entries."""
+
+
+class LeavesAsked(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    number: Numeral
+    block: Count
+
+
+class LeavesTold(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    number: Numeral
+    block: Count
+    leaves: Annotated[list[tuple[Count, Digest32]], Meta(max_length=BUS_COMPARE_BLOCK)]
+
+
+class ObjectAsked(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    sha256: Digest32
+    start: Count
+    size: Annotated[int, Meta(ge=0, le=BUS_OBJECT_BYTES)]
+
+
+class ObjectPiece(msgspec.Struct, array_like=True, frozen=True, tag=11):
+    sha256: Digest32
+    size: Count | None
+    """Of the whole object; None if this side does not have it."""
+    start: Count
+    content: Annotated[bytes, Meta(max_length=BUS_OBJECT_BYTES)]
+
+
+MeshWord = (
+    MeshesShared
+    | StreamsTold
+    | EntriesAsked
+    | EntriesPage
+    | EntriesRefused
+    | BlocksAsked
+    | BlocksTold
+    | LeavesAsked
+    | LeavesTold
+    | ObjectAsked
+    | ObjectPiece
+)
+
+_decoder: Final = msgspec.msgpack.Decoder(MeshWord)
+encode_word = msgspec.msgpack.Encoder().encode
+
+
+def read_word(body: bytes) -> MeshWord:
+    """Raises BadAnswer if it cannot be read."""
+    try:
+        word: MeshWord = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer(f"what a peer says of a mesh cannot be read: {error}") from None
+    return word
+
+
+def seqs_of(page: EntriesPage) -> list[int]:
+    """The numbers of a page's entries. Raises BadAnswer if they cannot be right."""
+    seqs = page.seqs or list(range(page.start, page.start + len(page.raws)))
+    rises = all(a < b for a, b in pairwise(seqs))
+    inside = not seqs or (page.start <= seqs[0] and seqs[-1] < page.end)
+    if not (page.start < page.end and len(seqs) == len(page.raws) and rises and inside):
+        raise BadAnswer("a peer sent a page whose numbers are out of order")
+    return seqs

@@ -1,0 +1,171 @@
+"""Which messages of one sender are taken in: the last of the checks of an arrival.
+
+The signature, the payload id and the recipient were found right before. Here the number and the
+nonce decide whether the message is a replay, and its id whether its sender sends it for the second
+time. A store runs this inside the transaction that keeps the outcome; it never decides by itself.
+`InboxShare` says whether the inbox has room for what one sender sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
+from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.replay import Window, is_above
+from holdfast.rules.errors import BusInboxFull
+from holdfast.rules.limits import (
+    BUS_ID_MARGIN_MS,
+    BUS_INBOX_BYTES_MAX,
+    BUS_INBOX_MAX,
+    BUS_TTL_MS_MAX,
+    BUS_WINDOW,
+)
+
+_NEW: Final = ArrivalVerdict.NEW
+_DUPLICATE: Final = ArrivalVerdict.DUPLICATE
+_REPLAY: Final = ArrivalVerdict.REPLAY
+
+
+class Acceptance(NamedTuple):
+    """What becomes of the messages of a batch, and of their sender's mark."""
+
+    verdicts: list[ArrivalVerdict]
+    """One for each, in their order."""
+    window: Window
+    """The mark after the batch; the one before it if all were replays."""
+    new: list[SignedArrival]
+    """The messages that have not come before."""
+    nonces: list[bytes]
+    """The nonces to remember: of all that were no replays."""
+
+
+def judge_arrivals(
+    before: Window,
+    arrivals: Sequence[SignedArrival],
+    nonces: Container[bytes],
+    ids: Container[bytes],
+    *,
+    window: bool,
+) -> Acceptance:
+    """Judges messages of one sender in the order in which they came. `nonces` and `ids` are the
+    ones that the store knows; a message also knows those before it in this batch.
+    """
+    verdicts: list[ArrivalVerdict] = []
+    new: list[SignedArrival] = []
+    fresh_nonces: dict[bytes, None] = {}
+    fresh_ids: set[bytes] = set()
+    mark = before
+    taken: list[int] = []
+    highest = before.highest
+    for arrival in arrivals:
+        sequence, nonce = arrival.sequence, arrival.nonce
+        if nonce in fresh_nonces or nonce in nonces:
+            verdicts.append(_REPLAY)
+            continue
+        if window:
+            after = mark.take(sequence)
+            if after is None:
+                verdicts.append(_REPLAY)
+                continue
+            mark = after
+        elif is_above(highest, sequence):
+            highest = sequence
+            taken.append(sequence)
+        else:
+            verdicts.append(_REPLAY)
+            continue
+        fresh_nonces[nonce] = None
+        id = arrival.message.id
+        if id in fresh_ids or id in ids:
+            verdicts.append(_DUPLICATE)
+        else:
+            fresh_ids.add(id)
+            new.append(arrival)
+            verdicts.append(_NEW)
+    return Acceptance(verdicts, _moved(mark, taken), new, list(fresh_nonces))
+
+
+def comes_again(message: BusMessage) -> bool:
+    """Whether its sender may send a message again, under a new number. A publish that nobody keeps
+    and a cancel are written once: their mark is all that has to be known of them, and a peer cannot
+    fill a disk with their ids.
+    """
+    if message.kind is MessageKind.PUBLISH:
+        return message.durable
+    return message.kind is not MessageKind.CANCEL
+
+
+def known_until(message: BusMessage, now_ms: int) -> int:
+    """Until when the id of a message must stay known: as long as its sender may send it again. A
+    sender gives a message up when its time has run out, and never keeps one for longer than
+    BUS_TTL_MS_MAX. One that the sender does not keep comes again only while it waits for an answer.
+    """
+    if message.ttl_ms is not None:
+        return now_ms + message.ttl_ms + BUS_ID_MARGIN_MS
+    return now_ms + BUS_ID_MARGIN_MS + (BUS_TTL_MS_MAX if message.durable else 0)
+
+
+def _moved(window: Window, taken: Sequence[int]) -> Window:
+    """The window after rising numbers have come: as `Window.take` for each, in one step."""
+    if not taken:
+        return window
+    highest = taken[-1]
+    ahead = highest - window.highest
+    seen = (window.seen << ahead) & ((1 << BUS_WINDOW) - 1) if ahead < BUS_WINDOW else 0
+    for sequence in reversed(taken):
+        below = highest - sequence
+        if below >= BUS_WINDOW:
+            break
+        seen |= 1 << below
+    return Window(highest, seen)
+
+
+class InboxShare:
+    """What lies in the inbox, by sender. It is bounded in messages and in bytes, and senders wait
+    when there is no room. If the first one could take all of it, a peer that floods would shut out
+    every other. So a peer may have no more there than it leaves free: one that floods gets half of
+    the inbox, two get a third each, and there is always room for the others.
+    """
+
+    def __init__(self, most: int = BUS_INBOX_MAX, bytes_max: int = BUS_INBOX_BYTES_MAX) -> None:
+        self._most, self._bytes_max = most, bytes_max
+        self._of: dict[PeerKey, tuple[int, int]] = {}
+        self.count = 0
+        self.bytes = 0
+
+    def fill(self, shares: Iterable[tuple[PeerKey, int, int]]) -> None:
+        """What an earlier life has left there: sender, messages, bytes."""
+        self._of, self.count, self.bytes = {}, 0, 0
+        for sender, count, size in shares:
+            self._add(sender, count, size)
+
+    def take(self, sender: PeerKey, count: int, size: int) -> None:
+        """Makes room for so many messages of a sender. Raises BusInboxFull if there is none."""
+        if not count:
+            return
+        mine, mine_bytes = self._of.get(sender, (0, 0))
+        free, free_bytes = self._most - self.count, self._bytes_max - self.bytes
+        # A sender that has nothing there may take what is free: a batch is never too large for it.
+        fits = mine + count <= free and mine_bytes + size <= free_bytes
+        if not fits and (mine or count > free or (self.count and size > free_bytes)):
+            raise BusInboxFull(
+                f"{self.count} messages of {self.bytes} bytes wait for handlers, {mine} of this "
+                f"sender, and {count} more came; there is room for {self._most}"
+            )
+        self._add(sender, count, size)
+
+    def give_back(self, sender: PeerKey, count: int, size: int) -> None:
+        """So much of a sender is not in the inbox any more."""
+        self._add(sender, -count, -size)
+
+    def _add(self, sender: PeerKey, count: int, size: int) -> None:
+        mine, mine_bytes = self._of.pop(sender, (0, 0))
+        left, left_bytes = max(0, mine + count), max(0, mine_bytes + size)
+        if left:
+            self._of[sender] = (left, left_bytes)
+        else:
+            left_bytes = 0
+        self.count += left - mine
+        self.bytes += left_bytes - mine_bytes

@@ -1,0 +1,14 @@
+DROP INDEX spool_needed;
+DROP INDEX spool_messages;
+DELETE FROM spool WHERE lane GLOB 'peer:*';
+CREATE INDEX spool_needed ON spool (offset) WHERE state IN ('pending', 'inflight', 'dead');
+CREATE INDEX spool_messages ON spool (lane, created_at, number) WHERE state = 'pending' AND entity = '';
+DROP TABLE bus_seal;
+DROP TABLE bus_interest;
+DROP TABLE bus_message;
+DROP TABLE bus_inbox;
+DROP TABLE bus_known;
+DROP TABLE bus_sender;
+DROP TABLE bus_nonces;
+DROP TABLE bus_mark;
+DELETE FROM meta WHERE name GLOB 'bus_*';

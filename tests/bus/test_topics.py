@@ -1,0 +1,199 @@
+"""Publish and subscribe: who gets what, what is kept, and how a slow reader stops its senders."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.bus.bus import Bus
+from holdfast.bus.memory_store import MemoryMeshStore
+from holdfast.protocol.bus_frames import Stream
+from support.bus_pairs import WINDOW, bound, join, run
+
+
+async def _pair() -> tuple[Bus, Bus]:
+    return await bound("ana", "ben"), await bound("ben", "ana")
+
+
+async def _listens(bus: Bus, topic: str, count: int = 1) -> None:
+    """Until a bus has heard that others listen."""
+    topics = bus.router.topics
+    await bus.router.context.until(
+        lambda: len(topics.listening(topic) + topics.durably_listening(topic)) >= count or None,
+        10_000,
+    )
+
+
+def test_B5_a_published_message_reaches_those_who_listen_to_its_topic() -> None:
+    async def story() -> None:
+        ana = await bound("ana", "ben", "cat")
+        ben, cat = await bound("ben", "ana"), await bound("cat", "ana")
+        for other in (ben, cat):
+            await join(ana, other)
+        async with ben.subscribe("builds.*") as bens, cat.subscribe("builds.>") as cats:
+            await _listens(ana, "builds.done", 2)
+            receipt = await ana.publish("builds.done", "green")
+            assert (receipt.peers, receipt.kept, receipt.missed) == (2, 0, 0)
+            assert (await anext(bens)).text == (await anext(cats)).text == "green"
+            assert (await ana.publish("builds.linux.done", "x")).peers == 1
+            assert (await ana.publish("tests.done", "x")).peers == 0
+            assert (await anext(cats)).topic == "builds.linux.done"
+        for bus in (ana, ben, cat):
+            await bus.close()
+
+    run(story())
+
+
+def test_B5_a_durable_subscriber_gets_what_was_published_while_it_was_away() -> None:
+    async def story() -> None:
+        kept = MemoryMeshStore()
+        publisher = MemoryMeshStore()
+        ana = await bound("ana", "ben", store=publisher)
+        ben = await bound("ben", "ana", store=kept)
+        link = await join(ana, ben)
+        async with ben.subscribe("news.>", durable=True):
+            await _listens(ana, "news.today")
+        await ben.close()
+        link.cut()
+        await ana.close()
+        ana = await bound("ana", "ben", store=publisher)  # both start again
+        for number in range(3):
+            receipt = await ana.publish("news.today", str(number))
+            assert (receipt.peers, receipt.kept) == (0, 1)
+        ben = await bound("ben", "ana", store=kept)
+        await join(ana, ben)  # nobody subscribes yet: the inbox keeps them
+        await ana.send("ben", "all came before this")
+        async with ben.subscribe("news.>", durable=True) as news:
+            assert [(await anext(news)).text for _ in range(3)] == ["0", "1", "2"]
+        await ben.forget("news.>")
+        await _until_forgotten(ana)
+        assert (await ana.publish("news.today", "too late")).kept == 0
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_nothing_is_kept_for_a_durable_subscriber_that_is_not_known_any_more() -> None:
+    async def story() -> None:
+        publisher = MemoryMeshStore()
+        ana = await bound("ana", "ben", store=publisher)
+        ben = await bound("ben", "ana")
+        link = await join(ana, ben)
+        async with ben.subscribe("news.>", durable=True):
+            await _listens(ana, "news.today")
+        link.cut()
+        await ana.close()
+        ana = await bound("ana", store=publisher)  # ben was blocked meanwhile
+        assert (await ana.publish("news.today", "x")).kept == 0
+        await ana.close()
+        assert await publisher.outbox_peers() == []
+        ana = await bound("ana", "ben", store=publisher)
+        assert (await ana.publish("news.today", "x")).kept == 1
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())
+
+
+async def _until_forgotten(bus: Bus) -> None:
+    topics = bus.router.topics
+    await bus.router.context.until(
+        lambda: not topics.durably_listening("news.today") or None, 10_000
+    )
+
+
+def test_B5_what_no_handler_has_finished_is_handed_out_again() -> None:
+    async def story() -> None:
+        store = MemoryMeshStore()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=store)
+        await join(ana, ben)
+        for number in range(4):
+            await ana.send("ben", str(number))
+        async with ben.subscribe() as messages:
+            assert [(await anext(messages)).text for _ in range(2)] == ["0", "1"]
+        try:
+            async with ben.subscribe() as messages:
+                assert (await anext(messages)).text == "2"
+                raise RuntimeError("the handler fails")
+        except RuntimeError:
+            pass
+        await ben.close()
+        ben = await bound("ben", "ana", store=store)
+        async with ben.subscribe() as messages:
+            again = await anext(messages)
+            assert (again.text, again.sender) == ("2", "ana")
+            assert (await anext(messages)).text == "3"
+        await ben.close()
+        assert await store.pending_inbox(0, 10) == []
+        await ana.close()
+
+    run(story())
+
+
+def test_B5_a_slow_reader_stops_its_senders_and_nothing_is_lost() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        link = await join(ana, ben)
+        body, count = b"x" * 4096, 4 * WINDOW // 4096
+        async with ben.subscribe(buffer=4) as messages:
+            sends = [
+                asyncio.create_task(ana.send("ben", body, wait_ms=60_000)) for _ in range(count)
+            ]
+            while link.credit[Stream.NEXT] > 8192 or not any(one.done() for one in sends):
+                await asyncio.sleep(0)
+            waiting = sum(not one.done() for one in sends)
+            assert count // 2 < waiting < count  # a window of them went, and no more
+            sent = sum(len(body) for _, _, body in link.sent)
+            assert sent <= 2 * WINDOW
+            for _ in range(count):
+                await anext(messages)
+            assert {(await one).state for one in sends} == {"delivered"}
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_passing_messages_beyond_the_buffer_hold_their_senders_credit() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        await join(ana, ben)
+        async with ben.subscribe("t", buffer=2) as messages:
+            await _listens(ana, "t")
+            bodies = [str(number).encode().ljust(WINDOW // 8, b".") for number in range(24)]
+            first = await asyncio.gather(
+                *(ana.publish("t", body, wait_ms=500) for body in bodies[:12])
+            )
+            reached = sum(receipt.peers for receipt in first)
+            assert 2 < reached < 12
+            assert sum(receipt.missed for receipt in first) == 12 - reached
+            for number in range(reached):
+                assert (await anext(messages)).body == bodies[number]
+            publishing = asyncio.create_task(ana.publish("t", bodies[20]))
+            assert (await anext(messages)).body == bodies[20]
+            assert (await publishing).peers == 1
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_a_handler_that_asks_back_while_its_buffer_is_full_is_answered() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+
+        async def echo(request: object) -> bytes:
+            return b"echo"
+
+        ana.serve("echo", echo)
+        await join(ana, ben)
+        sends = [asyncio.create_task(ana.send("ben", b"x" * 8192)) for _ in range(100)]
+        async with ben.subscribe(buffer=1) as messages:
+            for _ in range(100):
+                await anext(messages)
+                assert (await ben.request("ana", "echo", timeout_ms=10_000)).body == b"echo"
+        await asyncio.gather(*sends)
+        await ana.close()
+        await ben.close()
+
+    run(story())
