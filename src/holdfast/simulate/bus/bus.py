@@ -64,7 +64,7 @@ class BusWorld(World):
         self.network.taps.append(self.tap)
         self.books = BusBooks(lambda: self.ticks, self.broken)
         self.machines: dict[str, BusMachine] = {}
-        self.is_calm = False
+        self.is_calm, self.calm_since = False, 0
         self._problems: list[str] = []
         self._stack = ExitStack()
         self._started_at: dict[str, int] = {}
@@ -125,7 +125,7 @@ class BusWorld(World):
 
     def calm(self) -> None:
         """Nothing fails any more: everything that was promised comes about."""
-        self.is_calm = True
+        self.is_calm, self.calm_since = True, self.ticks
         self.network.heal()
         for machine in self.machines.values():
             machine.weather.clear()

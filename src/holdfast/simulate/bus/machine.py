@@ -258,8 +258,10 @@ class BusMachine:
             world.tap.forgive(self.key)
 
     def may_have_failed(self, error: Exception) -> bool:
-        """Whether a start may end with this error: the disk is bad, or was a moment ago."""
-        return not self._world.is_calm and isinstance(error, HoldfastError | apsw.Error | OSError)
+        """Whether a start may end with this error: it began before the disk was well for good."""
+        world = self._world
+        began_calm = world.is_calm and world.ticks_of_life(self.name) >= world.calm_since
+        return not began_calm and isinstance(error, HoldfastError | apsw.Error | OSError)
 
 
 def _at_once(look: Coroutine[Any, Any, T]) -> T:
