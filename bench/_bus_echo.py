@@ -10,9 +10,9 @@ import os
 import random
 import sys
 
-from holdfast.bus.links import BusLinks
+from holdfast.bus.links.links import BusLinks
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.ports import Link
-from holdfast.bus.tls_net import TlsNet
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.service.clock import SystemClock
 

@@ -18,7 +18,7 @@ import holdfast
 from holdfast.bus.bus import Bus
 from holdfast.bus.options import BusOptions
 from holdfast.bus.static_peers import StaticPeers
-from holdfast.node.bus.exchange import MeshExchange
+from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.keys import card_of
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from time import perf_counter, process_time
 
 from bench._bus_echo import ASK_SEED, ECHO_SEED, BareEcho, Trusting, links_of
-from holdfast.bus.links import BusLinks
+from holdfast.bus.links.links import BusLinks
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.ports import Link
-from holdfast.bus.tls_net import TlsNet
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.keys import public_key
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import holdfast
 from bench import _zones
-from holdfast.node.bus import backfill
+from holdfast.node.bus.meshes import backfill
 from holdfast.node.core import operations
 from holdfast.node.library.node import Node
 from holdfast.node.links.registry import Links

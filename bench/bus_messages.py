@@ -25,11 +25,11 @@ from bench._bus_sender import BODY
 from bench._nats_client import nats_us
 from holdfast.bus import parcel_intake
 from holdfast.bus.bus import Bus
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.options import BusOptions
 from holdfast.bus.received import ReceivedRequest
 from holdfast.bus.static_peers import StaticPeers
-from holdfast.bus.tls_net import TlsNet
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.keys import card_of, public_key
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.bus import links
 from holdfast.bus.lane import Outgoing
+from holdfast.bus.links import links
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake
-from holdfast.rules.bus.link_choice import InboundVerdict
+from holdfast.rules.bus.links.link_choice import InboundVerdict
 from holdfast.rules.bus.message import MessageKind, encode_message
 from holdfast.storage.sqlite.bus import mesh_store
 from holdfast.storage.sqlite.store import SqliteStore, SqliteTransaction

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from holdfast.bus.dialling import WantedPeer
-from holdfast.bus.links import BusLinks
+from holdfast.bus.links.dialling import WantedPeer
+from holdfast.bus.links.links import BusLinks
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.ports import Link, Net
-from holdfast.bus.tls_net import TlsNet
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.rules.errors import NotTrusted
 from holdfast.rules.keys import public_key

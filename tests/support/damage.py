@@ -20,7 +20,7 @@ import msgspec
 from holdfast.node.core.intake import Intake
 from holdfast.node.library.node import Node, open_node
 from holdfast.rules.bodies import Fact
-from holdfast.rules.bus.membership import BusAddressRow
+from holdfast.rules.bus.meshes.membership import BusAddressRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import BlobRow, ConsumerRow
 from holdfast.storage.ports import Transaction

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from holdfast.bus.ports import Link
-from holdfast.node.bus.exchange import MeshExchange
+from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import Node
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from holdfast.bus.frame_connection import FrameConnection
-from holdfast.bus.hello import Greeter
-from holdfast.bus.tls_net import TlsNet
+from holdfast.bus.links.frame_connection import FrameConnection
+from holdfast.bus.links.hello import Greeter
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.protocol.bus_frame_reader import RawFrame
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.errors import HoldfastError

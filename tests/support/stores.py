@@ -10,8 +10,8 @@ from nacl.signing import SigningKey
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.bus.capability import issue
-from holdfast.rules.bus.member_list import first_list
-from holdfast.rules.bus.membership import BusCapabilityRow, BusInviteRow, BusMeshRow
+from holdfast.rules.bus.meshes.member_list import first_list
+from holdfast.rules.bus.meshes.membership import BusCapabilityRow, BusInviteRow, BusMeshRow
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (

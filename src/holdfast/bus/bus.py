@@ -19,10 +19,11 @@ from typing import Final, Self, overload
 import msgspec
 
 from holdfast.bus.context import BusContext
-from holdfast.bus.dialling import WantedPeer
 from holdfast.bus.guard import guarded
 from holdfast.bus.lane import Lane, Outgoing
-from holdfast.bus.links import BusLinks
+from holdfast.bus.links.dialling import WantedPeer
+from holdfast.bus.links.links import BusLinks
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import LinkPart, Peer
@@ -32,7 +33,6 @@ from holdfast.bus.serving import Handler
 from holdfast.bus.static_peers import StaticPeers
 from holdfast.bus.status import BusStatus, PeerStatus
 from holdfast.bus.subscription import BusSubscription
-from holdfast.bus.tls_net import TlsNet
 from holdfast.rules.bus.mesh_store import OutboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind, check_message
 from holdfast.rules.bus.topic_pattern import EVERYTHING, check_pattern, check_topic

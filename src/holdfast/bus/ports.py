@@ -208,8 +208,9 @@ class Discovery(Protocol):
         """A peer that is looked for could not be reached: ask again. May be called at any rate."""
 
     async def find(self, instance: str) -> Sequence[str]:
-        """Where the peer of this instance (`rules/bus/discovery.instance_of` its key) may be, known
-        or not. Waits until something is heard of it: give it a timeout.
+        """Where the peer of this instance (`instance_of` its key, in
+        `rules/bus/links/discovery.py`) may be, known or not. Waits until something is
+        heard of it: give it a timeout.
         """
 
     def status(self) -> DiscoveryStatus: ...

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.rules.bus.coverage import StreamName
-from holdfast.rules.bus.streams import BlockDigest, Placed, StreamPage, StreamRow
+from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.bus.meshes.streams import BlockDigest, Placed, StreamPage, StreamRow
 from holdfast.rules.frontier import Range
 
 

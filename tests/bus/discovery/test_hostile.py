@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.rules.bus.discovery import instance_of
+from holdfast.rules.bus.links.discovery import instance_of
 from support.discovery_node import DiscoveryNode, key_of
 from support.netns import Namespace, Networks, need_networks
 from support.seeds import seeds

@@ -14,8 +14,8 @@ import pytest
 from holdfast.bus.discovery import interfaces, mdns, responder
 from holdfast.bus.discovery.mdns import MdnsDiscovery
 from holdfast.bus.discovery.responder import MdnsResponder
-from holdfast.rules.bus import discovery as rules
-from holdfast.rules.bus.discovery import InterfaceAddress, instance_of
+from holdfast.rules.bus.links import discovery as rules
+from holdfast.rules.bus.links.discovery import InterfaceAddress, instance_of
 from holdfast.rules.errors import DiscoveryFailed
 from support import hostile_mdns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.rules.bus.membership import (
+from holdfast.rules.bus.meshes.membership import (
     BusAddressRow,
     BusCapabilityRow,
     BusInviteRow,

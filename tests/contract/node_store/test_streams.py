@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rules.bus.coverage import StreamName, ranges_of
-from holdfast.rules.bus.streams import NO_ENTRIES, Placed, StreamRow, digest_of, lanes_of, place_of
+from holdfast.rules.bus.meshes.coverage import StreamName, ranges_of
+from holdfast.rules.bus.meshes.streams import (
+    NO_ENTRIES,
+    Placed,
+    StreamRow,
+    digest_of,
+    lanes_of,
+    place_of,
+)
 from holdfast.rules.errors import EntryDamaged
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.leaf import leaf_of

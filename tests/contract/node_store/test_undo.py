@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from holdfast.rules.bus.coverage import StreamName
+from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus

@@ -13,7 +13,7 @@ from nacl.signing import SigningKey
 from holdfast.protocol import bus_members as wire
 from holdfast.protocol.bus_members import JOIN, NEWS, NewsAsked
 from holdfast.rules.bus.capability import issue, narrow, read_capability
-from holdfast.rules.bus.member_list import scopes_of, trusted_list
+from holdfast.rules.bus.meshes.member_list import scopes_of, trusted_list
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,

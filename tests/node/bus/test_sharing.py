@@ -10,7 +10,7 @@ from nacl.signing import SigningKey
 import holdfast
 from holdfast.node.bus.sharing import BusSharing
 from holdfast.node.trust.own_key import OwnKey
-from holdfast.rules.bus.member_list import ListedMember, read_list, trusted_list, with_member
+from holdfast.rules.bus.meshes.member_list import ListedMember, read_list, trusted_list, with_member
 from holdfast.rules.errors import (
     BadInput,
     Conflict,

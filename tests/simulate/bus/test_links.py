@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from holdfast.bus.link import PeerLink
+from holdfast.bus.links.link import PeerLink
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.errors import AnotherConnection, PeerUnreachable, TooSlow
 from holdfast.rules.keys import public_key

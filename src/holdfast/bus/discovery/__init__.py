@@ -5,6 +5,6 @@
     interfaces   the addresses of this machine, and a word when they change
 
 A list of addresses that people give needs nothing of this: it stands in the `PeerDirectory`, as
-do the places where a peer was reached before. `rules/bus/discovery.py` decides what is said and
-what is believed.
+do the places where a peer was reached before. `rules/bus/links/discovery.py` decides what is said
+and what is believed.
 """

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.rules.bus.discovery import InterfaceAddress
+from holdfast.rules.bus.links.discovery import InterfaceAddress
 from holdfast.rules.limits import BUS_INTERFACES_MS, SECOND_MS
 
 log = logging.getLogger("holdfast")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.bus.discovery.interfaces import interface_addresses, watch_interfaces
 from holdfast.bus.ports import DiscoveryStatus, FoundPeer
 from holdfast.rules.backoff import RetryPlan, backoff_ms
-from holdfast.rules.bus.discovery import (
+from holdfast.rules.bus.links.discovery import (
     InterfaceAddress,
     RecordBudget,
     SoughtNames,

@@ -31,7 +31,7 @@ from zeroconf import (  # type: ignore[attr-defined]  # some of them are not in 
 from zeroconf import Error as ZeroconfError
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from holdfast.rules.bus.discovery import (
+from holdfast.rules.bus.links.discovery import (
     SERVICE,
     VERSION_TEXT,
     Surroundings,

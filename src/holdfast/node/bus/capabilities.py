@@ -32,8 +32,8 @@ from holdfast.rules.bus.capability import (
     read_capability,
     rights_shown,
 )
-from holdfast.rules.bus.membership import BusCapabilityRow
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.meshes.membership import BusCapabilityRow
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,

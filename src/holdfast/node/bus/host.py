@@ -14,20 +14,20 @@ from typing import Any
 
 from holdfast.bus.bus import Bus
 from holdfast.bus.discovery.mdns import MdnsDiscovery
+from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
-from holdfast.bus.tls_net import TlsNet
 from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
-from holdfast.node.bus.exchange import MeshExchange
-from holdfast.node.bus.grants import MemberGrants
 from holdfast.node.bus.holder import hold_bus
 from holdfast.node.bus.home_directory import HomeDirectory
 from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
 from holdfast.node.bus.member_peers import MemberPeers
 from holdfast.node.bus.members import MeshMembers
+from holdfast.node.bus.meshes.exchange import MeshExchange
+from holdfast.node.bus.meshes.grants import MemberGrants
 from holdfast.node.bus.seal_secret import seal_secret
 from holdfast.node.bus.standing import MeshExchangeView
 from holdfast.node.core.engine import NodeEngine

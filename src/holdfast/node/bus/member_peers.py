@@ -18,8 +18,9 @@ from holdfast.node.trust.own_key import OwnKey
 from holdfast.node.trust.whereabouts import note_addresses, with_addresses
 from holdfast.protocol.bus_members import JOIN
 from holdfast.rules.bus.capability import Capability, check_capability, read_capability
-from holdfast.rules.bus.member_list import MemberList, trusted_list
-from holdfast.rules.bus.membership import (
+from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.meshes.member_list import MemberList, trusted_list
+from holdfast.rules.bus.meshes.membership import (
     BusAddressRow,
     BusMeshRow,
     MemberStanding,
@@ -27,7 +28,6 @@ from holdfast.rules.bus.membership import (
     is_ticket,
     standing_of,
 )
-from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import CapabilityRefused, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import public_key, text_of
 from holdfast.rules.limits import (

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.bus.ports import Link, LinkPart, Peer
-from holdfast.node.bus.backfill import switch_on
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
+from holdfast.node.bus.meshes.backfill import switch_on
 from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
@@ -38,14 +38,14 @@ from holdfast.protocol.bus_members import (
     decode,
 )
 from holdfast.rules.bus.capability import Capability, check_capability, read_capability
-from holdfast.rules.bus.dial_plan import places_told
-from holdfast.rules.bus.member_list import (
+from holdfast.rules.bus.links.dial_plan import places_told
+from holdfast.rules.bus.meshes.member_list import (
     MemberList,
     is_newer,
     read_list,
     trusted_list,
 )
-from holdfast.rules.bus.membership import BusMeshRow, is_renewal_due, ticket
+from holdfast.rules.bus.meshes.membership import BusMeshRow, is_renewal_due, ticket
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,

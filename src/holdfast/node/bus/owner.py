@@ -19,7 +19,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_members import JoinAsked, JoinGiven, LeaveAsked, decode, encode
 from holdfast.rules.bus.capability import Capability, issue
-from holdfast.rules.bus.member_list import (
+from holdfast.rules.bus.meshes.member_list import (
     ListedMember,
     MemberList,
     scopes_of,
@@ -27,7 +27,7 @@ from holdfast.rules.bus.member_list import (
     with_member,
     without_member,
 )
-from holdfast.rules.bus.membership import admit
+from holdfast.rules.bus.meshes.membership import admit
 from holdfast.rules.errors import BadInput, InviteEnded, NotAMember
 from holdfast.rules.invites import digest
 from holdfast.rules.limits import BUS_CAPABILITY_MS

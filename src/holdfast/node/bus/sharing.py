@@ -13,11 +13,11 @@ from collections.abc import Iterable
 import msgspec
 from nacl.signing import SigningKey
 
-from holdfast.node.bus.backfill import switch_off, switch_on
+from holdfast.node.bus.meshes.backfill import switch_off, switch_on
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.rules.arguments import checks_arguments
-from holdfast.rules.bus.member_list import (
+from holdfast.rules.bus.meshes.member_list import (
     MESH_ID_BYTES,
     ListedMember,
     MemberList,
@@ -27,7 +27,7 @@ from holdfast.rules.bus.member_list import (
     with_member,
     without_member,
 )
-from holdfast.rules.bus.membership import BusInviteRow, BusMeshRow, find_member
+from holdfast.rules.bus.meshes.membership import BusInviteRow, BusMeshRow, find_member
 from holdfast.rules.errors import BadInput, Conflict, NotOurs, NotShared, OverLimit
 from holdfast.rules.invites import SECRET_BYTES, PeerInvite, digest, format_invite
 from holdfast.rules.keys import card_of, public_key

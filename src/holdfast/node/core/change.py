@@ -15,7 +15,7 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import CURRENT, FOLDS
 from holdfast.node.core.streams import placed
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
-from holdfast.rules.bus.coverage import StreamName
+from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.data_classes import data_class_of, write_class_of
 from holdfast.rules.envelope import (
     VERSION,

@@ -6,8 +6,8 @@ so for those meshes the first fields of each new entry are read once more.
 
 from __future__ import annotations
 
-from holdfast.rules.bus.coverage import StreamName
-from holdfast.rules.bus.streams import Placed, place_of
+from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.bus.meshes.streams import Placed, place_of
 from holdfast.rules.filters import MESSAGES
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.rebuild import UNCOUNTED

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.rules.bus.membership import BusAddressRow
+from holdfast.rules.bus.meshes.membership import BusAddressRow
 from holdfast.rules.keys import is_good
 from holdfast.rules.limits import BUS_ADDRESSES_MAX
 from holdfast.rules.rows import ZoneRow

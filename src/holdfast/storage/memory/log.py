@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.rules.arrivals import Arrived
-from holdfast.rules.bus.coverage import StreamName
+from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import columns_of, damage_of, leaf_of
 from holdfast.rules.limits import LAMPORT_MAX

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.coverage import StreamName, cover, cover_all
-from holdfast.rules.bus.streams import (
+from holdfast.rules.bus.meshes.coverage import StreamName, cover, cover_all
+from holdfast.rules.bus.meshes.streams import (
     BlockDigest,
     Placed,
     StreamPage,

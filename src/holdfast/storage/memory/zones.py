@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.rules.bus.membership import (
+from holdfast.rules.bus.meshes.membership import (
     BusAddressRow,
     BusCapabilityRow,
     BusInviteRow,

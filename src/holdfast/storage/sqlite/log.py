@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from holdfast.rules.arrivals import Arrived
-from holdfast.rules.bus.coverage import StreamName
+from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.rules.bus.membership import (
+from holdfast.rules.bus.meshes.membership import (
     BusAddressRow,
     BusCapabilityRow,
     BusInviteRow,

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.rules.bus.coverage import StreamName, cover, cover_all
-from holdfast.rules.bus.streams import (
+from holdfast.rules.bus.meshes.coverage import StreamName, cover, cover_all
+from holdfast.rules.bus.meshes.streams import (
     LANES,
     BlockDigest,
     Placed,

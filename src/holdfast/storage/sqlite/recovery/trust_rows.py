@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.rules.bodies import Fact, decode_trusted_body
 from holdfast.rules.bus.capability import read_capability
-from holdfast.rules.bus.member_list import read_list
+from holdfast.rules.bus.meshes.member_list import read_list
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.filters import Filter

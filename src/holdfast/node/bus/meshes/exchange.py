@@ -1,0 +1,305 @@
+"""The store over the bus: peers that share a mesh converge with no broker.
+
+    commit ─► ring ─► streams read again ─► Spread ─► pushes, words, requests ─► MeshLink
+    page of a peer ─► objects ─► receive step, with what the page covers ─► Spread
+
+The rules of spreading are `rules/bus/meshes/spread.py`, the words `protocol/bus_mesh.py`, one link
+is `mesh_link.py`, the receiver's side `mesh_receive.py`, the source's `mesh_serve.py`. Which meshes
+are shared is a column of the mesh (`backfill.py`), and with whom is for `grants.py` to say.
+
+Everything here runs in the loop; what blocks runs in threads, by a port, so that a simulation can
+run the same code at once. Nothing polls: a commit rings, a frame wakes, and one timer stands for
+the next thing that is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+
+from holdfast.bus.options import RunInThread
+from holdfast.bus.ports import Link
+from holdfast.node.bus.meshes import backfill, mesh_serve
+from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer, TrustGrants
+from holdfast.node.bus.meshes.mesh_context import MeshContext
+from holdfast.node.bus.meshes.mesh_link import MeshLink
+from holdfast.node.bus.standing import MeshExchangeView, MeshPeerView, StreamView
+from holdfast.node.core.engine import NodeEngine
+from holdfast.protocol.bus_frames import Stream
+from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, TellStreams
+from holdfast.rules.bus.meshes.streams import StreamRow
+from holdfast.rules.errors import HoldfastError
+from holdfast.rules.limits import BUS_PEER_HOLD_MS, SECOND_MS
+from holdfast.storage.ports import Reader
+
+log = logging.getLogger("holdfast")
+
+
+class MeshExchange:
+    """The meshes of one node on its bus; a `LinkPart` of it."""
+
+    def __init__(
+        self,
+        engine: NodeEngine,
+        key: bytes,
+        *,
+        grants: MeshGrants | None = None,
+        run: RunInThread = asyncio.to_thread,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`key` is the one of this node's bus."""
+        self._context = MeshContext(
+            engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare
+        )
+        self._links: dict[str, MeshLink] = {}
+        self._labels = count(1)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rung = False
+        self._looking = asyncio.Lock()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._holding: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Reads what there is, and goes on with what was not counted yet."""
+        self._loop = asyncio.get_running_loop()
+        engine = self._context.engine
+        engine.store.on_commit(self.ring)
+        await self.refresh()
+
+    async def share(self, mesh: str) -> None:
+        """Shares a mesh over the bus, with the peers that may read it. Returns when what is in the
+        log is counted; after a crash `start` goes on with that.
+        """
+        engine, run = self._context.engine, self._context.run
+        await run(partial(backfill.switch_on, engine, mesh))
+        await self.refresh()
+
+    async def unshare(self, mesh: str) -> None:
+        """Ends the sharing of a mesh over the bus; what is here stays."""
+        await self._context.run(partial(backfill.switch_off, self._context.engine, mesh))
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Meshes, zones or grants may have changed: looks at everything again."""
+        context = self._context
+        context.zone_keys = await context.run(partial(_zone_keys, context.engine))
+        for mesh in await context.run(partial(_joined, context.engine)):
+            await context.run(partial(backfill.switch_on, context.engine, mesh))
+        await self._count()
+        await context.run(partial(backfill.settle_epoch, context.engine))
+        await self._look()
+        for link in list(self._links.values()):
+            await self._introduce(link)
+
+    async def close(self) -> None:
+        """Ends everything that is under way."""
+        self._closed = True
+        for link in self._links.values():
+            link.end()
+        self._links.clear()
+        for alarm in (self._alarm, self._holding):
+            if alarm is not None:
+                alarm.cancel()
+        await self._context.stop()
+
+    def status(self) -> MeshExchangeView:
+        context = self._context
+        return MeshExchangeView(
+            peers=[
+                MeshPeerView(
+                    peer=link.peer,
+                    meshes=link.shared,
+                    problem=link.problem,
+                    entries_sent=link.figures.entries_sent,
+                    entries_new=link.figures.entries_new,
+                    entries_known=link.figures.entries_known,
+                    entries_refused=link.figures.entries_refused,
+                )
+                for link in self._links.values()
+            ],
+            streams=[self._view(row) for row in context.rows.values()],
+        )
+
+    def _view(self, row: StreamRow) -> StreamView:
+        lacks = self._context.spread.lacks(row.name)
+        return StreamView(
+            mesh=row.mesh,
+            origin=row.origin,
+            epoch=row.epoch,
+            entries=row.entries,
+            upto=row.covered.last,
+            missing=sum(end - start for start, end in lacks),
+            trouble=row.trouble,
+        )
+
+    # --- links -------------------------------------------------------------------------------
+
+    def link_up(self, link: Link) -> None:
+        if self._closed:
+            return
+        label = f"{link.name}#{next(self._labels)}"
+        mesh_link = self._links[label] = MeshLink(self._context, link, label)
+        self._context.start(self._introduce(mesh_link))
+
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
+        mesh_link = self._of(link)
+        if mesh_link is None:
+            link.taken(stream, len(body))
+        else:
+            mesh_link.frame(stream, body)
+            self._hold_soon()
+
+    def link_down(self, link: Link) -> None:
+        mesh_link = self._of(link)
+        if mesh_link is not None:
+            del self._links[mesh_link.label]
+            mesh_link.end()
+            context = self._context
+            self._carry_out(context.spread.link_down(mesh_link.label, context.now()))
+
+    def _of(self, link: Link) -> MeshLink | None:
+        return next((one for one in self._links.values() if one.link is link), None)
+
+    async def _introduce(self, link: MeshLink) -> None:
+        """Tells a peer which meshes are shared with it, if that is news."""
+        context = self._context
+        who = (context.engine, context.grants, link.who)
+        ours = await context.run(partial(mesh_serve.shared_with, *who))
+        link.relays = await context.run(partial(_relays, *who, ours))
+        if ours != link.ours or not link.introduced:
+            link.introduce(ours)
+            link.relink()
+            self._hold_soon()
+
+    # --- the log grows -----------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """The log may have grown; from any thread."""
+        if self._rung or self._closed or self._loop is None:
+            return
+        self._rung = True
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._rang)
+
+    def _rang(self) -> None:
+        self._rung = False  # before reading: a commit from now on rings again
+        if not self._closed:
+            self._context.start(self._look())
+
+    async def _look(self) -> None:
+        """Reads the streams, and does what follows from what is new."""
+        context = self._context
+        async with self._looking:
+            try:
+                rows = await context.run(partial(mesh_serve.streams_of, context.engine))
+            except HoldfastError as error:
+                log.warning("streams cannot be read: %s", error.message)
+                return
+            there = {row.name for row in rows}
+            for name in [name for name in context.rows if name not in there]:
+                del context.rows[name]
+                context.spread.mine.pop(name, None)
+            for row in rows:
+                if context.rows.get(row.name) != row:
+                    context.takes(row)
+
+    async def _count(self) -> None:
+        context = self._context
+        engine = context.engine
+        for mesh in await context.run(partial(_uncounted, engine)):
+            while await context.run(partial(backfill.count_next, engine, mesh)):
+                pass
+
+    # --- effects -----------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            link = self._links.get(effect.link)
+            if link is None or link.refused:
+                continue
+            try:
+                match effect:
+                    case TellStreams():
+                        link.tell(effect.streams)
+                    case AskEntries():
+                        link.ask(effect.stream, effect.ranges)
+                    case PushEntries():
+                        link.push(effect.stream, effect.ranges)
+            except HoldfastError as error:
+                link.refuse(error)  # for itself: the others get what is theirs
+        self._set_alarm()
+
+    def _compare(self, name: StreamName) -> None:
+        for link in self._links.values():
+            link.compare(name)
+
+    def _set_alarm(self) -> None:
+        due = self._context.spread.next_at()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if due is not None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_at(due / SECOND_MS, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        self._carry_out(self._context.spread.tick(self._context.now()))
+
+    def _hold_soon(self) -> None:
+        """A while after a peer was heard of, its place in the log is moved, and it is told what
+        came from it is stored.
+        """
+        if self._holding is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._holding = loop.call_later(BUS_PEER_HOLD_MS / SECOND_MS, self._hold)
+
+    def _hold(self) -> None:
+        self._holding = None
+        self._context.start(self._hold_all())
+
+    async def _hold_all(self) -> None:
+        context = self._context
+        for link in list(self._links.values()):
+            if not link.shared:
+                continue
+            link.confirm()
+            has = dict(link.confirmed)
+            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, has)
+            try:
+                await context.run(work)
+            except HoldfastError as error:
+                log.warning("the place of %s in the log is not moved: %s", link.peer, error.message)
+
+
+def _zone_keys(engine: NodeEngine) -> dict[str, tuple[bytes, ...]]:
+    zones = engine.read("zone.list", lambda tx: tx.zone_list())
+    return {zone.name: tuple(key.key for key in zone.keys) for zone in zones}
+
+
+def _joined(engine: NodeEngine) -> list[str]:
+    """Meshes without a broker that this node owns or has joined, and that are not switched on."""
+
+    def read(tx: Reader) -> list[str]:
+        on_bus = [row.slug for row in tx.mesh_list() if row.on_bus]
+        return [row.mesh for row in tx.bus_mesh_list() if row.mesh not in on_bus]
+
+    return engine.read("bus.meshes", read)
+
+
+def _uncounted(engine: NodeEngine) -> list[str]:
+    return engine.read("bus.meshes", backfill.uncounted_meshes)
+
+
+def _relays(engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, meshes: list[str]) -> list[str]:
+    def read(tx: Reader) -> list[str]:
+        return [mesh for mesh in meshes if grants.may_relay(tx, peer, mesh)]
+
+    return engine.read("bus.meshes", read)

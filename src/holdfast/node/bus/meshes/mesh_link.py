@@ -1,0 +1,564 @@
+"""One link to a peer that shares meshes: what is said on it, in both directions.
+
+    sender    words, then pages; waits for room before each frame
+    taker     pages of the other side, one after another: objects first, then the store
+    objects   pieces of objects, on a stream of their own: a page that waits for them holds the
+              credit of pages
+
+A word is worked off when it comes, a page when its turn comes. The credit of a frame is given back
+when it is worked off, so a peer cannot make us hold more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sized
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from holdfast.bus.ports import Link
+from holdfast.node.bus.meshes import mesh_receive, mesh_serve
+from holdfast.node.bus.meshes.grants import MeshPeer
+from holdfast.node.bus.meshes.mesh_compare import StreamComparison
+from holdfast.node.bus.meshes.mesh_context import MeshContext
+from holdfast.node.bus.meshes.mesh_objects import ObjectPull, serve_piece
+from holdfast.node.core.object_transfer import ObjectGone
+from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.protocol.bus_mesh import (
+    BlocksAsked,
+    BlocksTold,
+    EntriesAsked,
+    EntriesPage,
+    EntriesRefused,
+    LeavesAsked,
+    LeavesTold,
+    MeshesShared,
+    MeshWord,
+    ObjectAsked,
+    ObjectPiece,
+    StreamNamed,
+    StreamsTold,
+    StreamTold,
+    encode_word,
+    read_word,
+    seqs_of,
+)
+from holdfast.rules.backoff import backoff_ms
+from holdfast.rules.bus.meshes.coverage import (
+    NOTHING,
+    BoundedCoverage,
+    StreamName,
+    StreamNumbers,
+    cover,
+    cover_all,
+    read_ranges,
+    read_told,
+    told,
+    united,
+    without,
+)
+from holdfast.rules.errors import (
+    BadAnswer,
+    EntryDamaged,
+    ForgedOrigin,
+    HoldfastError,
+    NotGranted,
+    OverLimit,
+    PeerUnreachable,
+    UnknownMesh,
+)
+from holdfast.rules.frontier import Frontier, Range
+from holdfast.rules.limits import (
+    BUS_OWED_RANGES_MAX,
+    BUS_PAGES_WAITING_MAX,
+    BUS_QUESTIONS_MAX,
+    BUS_WORD_RANGES_ALL,
+    BUS_WORD_RANGES_MAX,
+    BUS_WORD_STREAMS_MAX,
+    BUS_WORDS_WAITING_MAX,
+    SECOND_MS,
+)
+from holdfast.rules.names import check_mesh, check_peer
+from holdfast.rules.rebuild import UNCOUNTED
+
+log = logging.getLogger("holdfast")
+
+_UNCHECKED_KEY: Final = b""
+
+
+class MeshLinkFigures(msgspec.Struct):
+    """What crossed one link."""
+
+    entries_sent: int = 0
+    entries_new: int = 0
+    entries_known: int = 0
+    entries_refused: int = 0
+    words_sent: int = 0
+    bytes_sent: int = 0
+
+
+class MeshLink:
+    """The exchange with one peer, as long as its link stands."""
+
+    def __init__(self, context: MeshContext, link: Link, label: str) -> None:
+        self._context, self.link, self.label = context, link, label
+        self.peer = link.name
+        self.who = MeshPeer(link.name, link.peer)
+        self.ours: list[str] = []
+        """The meshes that this node shares with the peer."""
+        self.theirs: list[str] = []
+        """The meshes that the peer shares with this node, as it told."""
+        self.relays: list[str] = []
+        """The meshes that the peer may relay."""
+        self.introduced = False
+        """Whether the peer was told which meshes are shared with it."""
+        self.problem = ""
+        self.refused = False
+        """The peer broke the rules: nothing more is taken from it on this link."""
+        self.figures = MeshLinkFigures()
+        self._heard = False
+        """Whether the peer told which meshes it shares."""
+        self._given, self._learned = StreamNumbers(), StreamNumbers()
+        self._heard_of: dict[StreamName, tuple[int, bytes, int]] = {}
+        """Number, digest and floor that the peer told last of each stream."""
+        self._told_by = BoundedCoverage()
+        """What it told last that it has of each."""
+        self.confirmed = BoundedCoverage()
+        """What the peer has stored, by its own word or because it sent it. What was sent to it is
+        not among that before it says so."""
+        self._unconfirmed: dict[StreamName, None] = {}
+        """Streams of which something came that we have not told the peer we have."""
+        self._bases: dict[StreamName, int] = {}
+        self._keys: dict[StreamName, bytes] = {}
+        self._introducing = False
+        """Whether the peer is to be told which meshes are shared with it."""
+        self._words: deque[MeshWord] = deque()
+        self._untold: dict[StreamName, None] = {}
+        self._questions: deque[tuple[BlocksAsked | LeavesAsked, int]] = deque()
+        self._owed: dict[StreamName, list[Range]] = {}
+        self._pages: deque[tuple[StreamName, EntriesPage, int]] = deque()
+        self._object_words: deque[tuple[ObjectAsked, int] | ObjectAsked] = deque()
+        self._to_send, self._to_take, self._to_fetch = (asyncio.Event() for _ in range(3))
+        self._pull = ObjectPull(context, self._ask_object)
+        self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
+        self._tasks = [
+            context.start(self._guarded(loop))
+            for loop in (self._send_on, self._take_on, self._fetch_on)
+        ]
+
+    @property
+    def shared(self) -> list[str]:
+        """What both sides share."""
+        return [mesh for mesh in self.ours if mesh in self.theirs]
+
+    def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    # --- what the exchange wants said --------------------------------------------------------
+
+    def say(self, word: MeshWord) -> None:
+        """Raises OverLimit if the peer takes nothing and too much waits for it."""
+        if len(self._words) >= BUS_WORDS_WAITING_MAX:
+            raise OverLimit(f"{self.peer} takes none of {BUS_WORDS_WAITING_MAX} words")
+        self._words.append(word)
+        self._to_send.set()
+
+    def introduce(self, meshes: list[str]) -> None:
+        """Tells the peer which meshes are shared with it, as it is when the word goes."""
+        self.ours, self.introduced = meshes, True
+        self._introducing = True
+        self._to_send.set()
+
+    def tell(self, streams: tuple[StreamName, ...]) -> None:
+        """Tells what we have of these streams when their turn comes: as it is then."""
+        self._untold.update(dict.fromkeys(streams))
+        self._to_send.set()
+
+    def ask(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
+        number, is_new = self._learned.give(name)
+        assert not is_new, "only what a peer told is asked for"
+        self.say(EntriesAsked(number, list(ranges)))
+
+    def push(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
+        """What we just wrote is to be sent."""
+        self.owe(name, ranges)
+
+    def owe(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
+        """These are to be sent. Raises OverLimit if too much is owed already."""
+        owed = self._owed.setdefault(name, [])
+        # A peer may ask for what is pushed to it at that moment.
+        for start, end in without(ranges, cover_all(NOTHING, owed)):
+            if owed and owed[-1][1] == start:
+                owed[-1] = (owed[-1][0], end)
+            else:
+                owed.append((start, end))
+        if sum(map(len, self._owed.values())) > BUS_OWED_RANGES_MAX:
+            raise OverLimit(f"{self.peer} asks for more than {BUS_OWED_RANGES_MAX} ranges")
+        self._to_send.set()
+
+    # --- what comes --------------------------------------------------------------------------
+
+    def frame(self, stream: Stream, body: bytes) -> None:
+        """Works off a frame, or keeps it for its task, which gives the credit back."""
+        try:
+            if self.refused or self._hear(read_word(body), stream, len(body)):
+                self.link.taken(stream, len(body))
+        except HoldfastError as error:
+            self.link.taken(stream, len(body))
+            self.refuse(error)
+
+    def _hear(self, word: MeshWord, stream: Stream, size: int) -> bool:
+        """Returns whether it is worked off."""
+        if isinstance(word, ObjectAsked | ObjectPiece) != (stream is Stream.OBJECTS):
+            raise BadAnswer("a peer speaks of objects and of meshes on the wrong streams")
+        match word:
+            case EntriesPage():
+                name = self._learn(word.number, word.named)
+                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                self._pages.append((name, word, size))
+                self._to_take.set()
+                return False
+            case ObjectAsked():
+                self._object_words.append((word, size))
+                self._to_fetch.set()
+                return False
+            case BlocksAsked() | LeavesAsked():
+                _check_room(self._questions, BUS_QUESTIONS_MAX)
+                self._questions.append((word, size))
+                self._to_send.set()
+                return False
+            case ObjectPiece():
+                self._pull.came(word)
+            case MeshesShared():
+                self._hear_meshes(word)
+            case StreamsTold():
+                for one in word.streams:
+                    self._hear_of(self._learn(one.number, one.named), one)
+            case EntriesAsked():
+                self.owe(self._given.name(word.number), read_ranges(word.ranges))
+            case EntriesRefused():
+                name = self._learned.name(word.number)
+                self.problem = f"{self.peer} does not send what it has: {word.code[:64]}"
+                self._context.carry_out(
+                    self._context.spread.refused(self.label, name, self._context.now())
+                )
+            case BlocksTold() | LeavesTold():
+                self._comparison.answered(word)
+        return True
+
+    def _hear_meshes(self, word: MeshesShared) -> None:
+        self._heard, self.theirs = True, word.meshes
+        if self.introduced and not word.heard:
+            self.introduce(self.ours)
+        self.relink()
+
+    def relink(self) -> None:
+        """What is shared has changed: both sides tell each other all streams of it again."""
+        spread = self._context.spread
+        self._context.carry_out(spread.link_down(self.label, self._context.now()))
+        self._owed.clear()
+        self._heard_of.clear()
+        self._told_by = BoundedCoverage()
+        self.confirmed = BoundedCoverage()
+        if self.shared and not self.refused:
+            self._context.carry_out(spread.link_up(self.label, self.peer, self.shared))
+
+    def _learn(self, number: int, named: StreamNamed | None) -> StreamName:
+        if named is None:
+            return self._learned.name(number)
+        name = StreamName(check_mesh(named.mesh), check_peer(named.origin), named.epoch)
+        if name.epoch == UNCOUNTED:
+            raise BadAnswer("a peer spoke of a stream of what is not counted")
+        self._learned.learn(number, name)
+        key = self.link.peer if name.origin == self.peer else named.key
+        if self._context.other_home(name, key):
+            self._two_homes(name)
+            key = _UNCHECKED_KEY
+        else:
+            self._keys[name] = key
+        return name
+
+    def _two_homes(self, name: StreamName) -> None:
+        problem = f"two homes use the name {name.origin!r} in the mesh {name.mesh!r}"
+        if self.problem != problem:
+            self.problem = problem
+            log.warning("%s: %s; what %s has of it is refused", self.peer, problem, self.peer)
+        trouble = f"{self.peer} knows {name.origin!r} by another key: two homes use one name"
+        engine = self._context.engine
+        # What it says of others counts where it may relay; its own key it has proved.
+        believed = name.origin == self.peer or name.mesh in self.relays
+        if name.mesh in self.shared and believed:
+            self._context.start(
+                self._context.run(partial(mesh_serve.note_trouble, engine, name, trouble))
+            )
+
+    def _hear_of(self, name: StreamName, one: StreamTold) -> None:
+        if name.mesh not in self.shared or name not in self._keys:
+            return
+        covered = read_told(one.prefix, one.ranges)
+        context = self._context
+        believed = name.origin == self.peer or name.mesh in self.relays
+        if context.is_ours(name):
+            believed = False  # what we write now is for nobody else to say
+        if believed:
+            self._bases[name] = one.base
+        # What it may not bring is not asked of it; that it has it is good to know all the same.
+        gone = one.floor if believed else covered.last
+        context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
+        self._heard_of[name] = (one.number, one.digest, one.floor)
+        self._told_by.put(name, covered)
+        self._confirm(name, covered)
+        self.compare(name)
+
+    def _confirm(self, name: StreamName, covered: Frontier) -> None:
+        before = self.confirmed.get(name, NOTHING)
+        self.confirmed.put(name, united(before, covered))
+
+    def compare(self, name: StreamName) -> None:
+        """Looks whether the peer has something else than we under the same numbers. The one with
+        the lower key does, whenever something about the stream has changed at either side.
+        """
+        one = self._heard_of.get(name)
+        if one is not None and self._context.key < self.link.peer:
+            number, digest, floor = one
+            self._comparison.look(name, number, self._told_by[name], digest, floor)
+
+    def confirm(self) -> None:
+        """Tells the peer that what it sent is stored."""
+        if self._unconfirmed:
+            self.tell(tuple(self._unconfirmed))
+            self._unconfirmed.clear()
+
+    def refuse(self, error: HoldfastError) -> None:
+        """The peer broke the rules: nothing more is taken from it on this link, or said to it."""
+        if self.refused:
+            return
+        self.problem = error.message
+        self.refused = True
+        while self._pages:
+            self.link.taken(Stream.MESH, self._pages.popleft()[2])
+        while self._questions:
+            self.link.taken(Stream.MESH, self._questions.popleft()[1])
+        self._words.clear()
+        self._owed.clear()
+        self._context.carry_out(self._context.spread.link_down(self.label, self._context.now()))
+        log.warning("%s: meshes are no longer exchanged on this link: %s", self.peer, error.message)
+        self.link.blame(error)
+
+    # --- sending -----------------------------------------------------------------------------
+
+    async def _send_on(self) -> None:
+        while True:
+            await self._to_send.wait()
+            self._to_send.clear()
+            while (word := await self._next_word()) is not None:
+                await self._send(Stream.MESH, word)
+
+    async def _send(self, stream: Stream, word: MeshWord) -> None:
+        body = encode_word(word)
+        await self.link.room(stream, len(body))
+        self.link.send(FrameKind.MESH, stream, body)
+        self.figures.bytes_sent += len(body)
+        self.figures.words_sent += not isinstance(word, EntriesPage)
+
+    async def _next_word(self) -> MeshWord | None:
+        if self._introducing:
+            self._introducing = False
+            return MeshesShared(self.ours, self._heard)
+        if self._words:
+            return self._words.popleft()
+        if self._untold:
+            return self._word_of_streams()
+        if self._questions:
+            return await self._answer(*self._questions.popleft())
+        while self._owed:
+            page = await self._next_page()
+            if page is not None:
+                return page
+        return None
+
+    def _word_of_streams(self) -> StreamsTold:
+        rows = self._context.rows
+        streams: list[StreamTold] = []
+        ranges = 0
+        while self._untold and len(streams) < BUS_WORD_STREAMS_MAX and ranges < BUS_WORD_RANGES_ALL:
+            name = next(iter(self._untold))
+            del self._untold[name]
+            # The other side learns no more than so many: of the rest it hears nothing.
+            if name in rows and self._given.has_room(name):
+                streams.append(self._told(name))
+                ranges += len(streams[-1].ranges)
+        return StreamsTold(streams)
+
+    def _told(self, name: StreamName) -> StreamTold:
+        row = self._context.rows[name]
+        number, is_new = self._given.give(name)
+        covered = told(row.covered, BUS_WORD_RANGES_MAX)
+        return StreamTold(
+            number,
+            row.base,
+            row.floor,
+            covered.prefix,
+            list(covered.ranges),
+            row.entries,
+            row.digest,
+            self._named(name) if is_new else None,
+        )
+
+    def _named(self, name: StreamName) -> StreamNamed:
+        return StreamNamed(name.mesh, name.origin, name.epoch, self._context.key_of(name))
+
+    async def _answer(self, question: BlocksAsked | LeavesAsked, size: int) -> MeshWord:
+        context = self._context
+        name = self._given.name(question.number)
+        who = (context.engine, context.grants, self.who, name)
+        try:
+            if isinstance(question, BlocksAsked):
+                blocks = await context.run(partial(mesh_serve.blocks_for, *who, question.first))
+                told_blocks = [(one.block, one.entries, one.digest) for one in blocks]
+                return BlocksTold(question.number, question.first, told_blocks)
+            leaves = await context.run(partial(mesh_serve.leaves_for, *who, question.block))
+            return LeavesTold(question.number, question.block, leaves)
+        except NotGranted as error:
+            return EntriesRefused(question.number, error.code)
+        finally:
+            self.link.taken(Stream.MESH, size)
+
+    async def _next_page(self) -> MeshWord | None:
+        """The next page that is owed; None if there was nothing in it after all."""
+        context = self._context
+        name, owed = next(iter(self._owed.items()))
+        wanted = owed.pop(0)
+        if not owed:
+            del self._owed[name]
+        number, is_new = self._given.give(name)
+        try:
+            served = await context.run(
+                partial(
+                    mesh_serve.read_stream_page,
+                    *(context.engine, context.grants, self.who, name, wanted),
+                )
+            )
+        except (NotGranted, EntryDamaged) as error:
+            self._owed.pop(name, None)
+            return EntriesRefused(number, error.code)
+        if served is None:
+            return EntriesRefused(number, "not_here")
+        if served.end < wanted[1] and name.mesh in self.shared:
+            self._owed.setdefault(name, []).insert(0, (served.end, wanted[1]))
+        seqs, raws, _ = served.page
+        dense = not seqs or (seqs[0] == served.start and seqs[-1] - seqs[0] + 1 == len(seqs))
+        context.spread.sent(self.label, name, served.start, served.end)
+        self.figures.entries_sent += len(raws)
+        named = self._named(name) if is_new else None
+        return EntriesPage(number, served.start, served.end, [] if dense else seqs, raws, named)
+
+    # --- taking ------------------------------------------------------------------------------
+
+    async def _take_on(self) -> None:
+        while True:
+            await self._to_take.wait()
+            self._to_take.clear()
+            while self._pages:
+                name, page, size = self._pages.popleft()
+                try:
+                    await self._take(name, page)
+                finally:
+                    self.link.taken(Stream.MESH, size)
+
+    async def _take(self, name: StreamName, page: EntriesPage) -> None:
+        if name.mesh not in self.shared or name not in self._keys:
+            return
+        context = self._context
+        context.spread.came(self.label, name, page.start, page.end)
+        try:
+            decoded = await context.run(
+                partial(
+                    mesh_receive.decode_mesh_page,
+                    *(name, page.start, page.end, self._bases.get(name, 0), self._keys[name]),
+                    *(seqs_of(page), page.raws),
+                )
+            )
+            received = await self._store(decoded)
+        except (NotGranted, UnknownMesh, ForgedOrigin) as error:
+            self.problem = error.message
+            self.figures.entries_refused += len(page.raws)
+            context.carry_out(context.spread.refused(self.label, name, context.now()))
+            return
+        self.figures.entries_new += received.new
+        self.figures.entries_known += received.known
+        self.figures.entries_refused += received.refused
+        if received.row.number:
+            self._unconfirmed[name] = None
+            self._confirm(name, cover(NOTHING, page.start, page.end))
+            context.takes(received.row, self.label)
+
+    async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
+        """Stores a page, however long the disk is full or the quarantine has no room."""
+        context, failures = self._context, 0
+        while True:
+            try:
+                wanted = await context.run(
+                    partial(mesh_receive.objects_of_page, context.engine, page)
+                )
+                absent = await self._pull.pull(wanted) if wanted else set()
+                received = await context.run(
+                    partial(
+                        mesh_receive.receive_mesh_page,
+                        *(context.engine, context.grants, self.who, page, absent),
+                    )
+                )
+                self.problem = "" if failures else self.problem
+                return received
+            except ObjectGone:
+                continue  # a sweep was faster
+            except (NotGranted, UnknownMesh, ForgedOrigin, BadAnswer, PeerUnreachable):
+                raise
+            except HoldfastError as error:
+                failures += 1
+                self.problem = error.message
+                log.warning("%s: a page is not stored: %s", self.peer, error.message)
+                await asyncio.sleep(backoff_ms(failures, context.jitter()) / SECOND_MS)
+
+    # --- objects -----------------------------------------------------------------------------
+
+    def _ask_object(self, question: ObjectAsked) -> None:
+        self._object_words.append(question)
+        self._to_fetch.set()
+
+    async def _fetch_on(self) -> None:
+        while True:
+            await self._to_fetch.wait()
+            self._to_fetch.clear()
+            while self._object_words:
+                word = self._object_words.popleft()
+                if isinstance(word, ObjectAsked):
+                    await self._send(Stream.OBJECTS, word)
+                    continue
+                question, size = word
+                try:
+                    served = ObjectPiece(question.sha256, None, question.start, b"")
+                    if self.shared:
+                        engine = self._context.engine
+                        served = await self._context.run(partial(serve_piece, engine, question))
+                    await self._send(Stream.OBJECTS, served)
+                finally:
+                    self.link.taken(Stream.OBJECTS, size)
+
+    async def _guarded(self, loop: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await loop()
+        except PeerUnreachable:
+            pass  # the link is down, and the exchange is told so
+        except HoldfastError as error:
+            self.refuse(error)
+
+
+def _check_room(waiting: Sized, most: int) -> None:
+    if len(waiting) >= most:
+        raise OverLimit(f"a peer sent more than {most} words that wait to be worked off")

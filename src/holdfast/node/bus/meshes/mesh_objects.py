@@ -1,0 +1,113 @@
+"""Objects over a link of the bus: content that entries of a mesh name, before the entries.
+
+The rules are those of `node/core/object_transfer.py`: a piece is durable before the next is asked
+for, the whole is hashed at the end, and an object that the other side does not have is no reason to
+wait. Whoever has read an entry that names an object may have it; nobody else knows its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from holdfast.node.bus.meshes.mesh_context import MeshContext
+from holdfast.node.core.engine import NodeEngine
+from holdfast.protocol.bus_mesh import ObjectAsked, ObjectPiece
+from holdfast.rules.errors import BadAnswer, BadValue, BlobCorrupt, BlobMissing
+from holdfast.rules.limits import BUS_OBJECT_BYTES, FILE_BYTES_MAX
+
+
+class ObjectPull:
+    """Brings objects from the other side of one link."""
+
+    def __init__(self, context: MeshContext, ask: Callable[[ObjectAsked], None]) -> None:
+        self._context = context
+        self._ask = ask
+        self._waiting: dict[bytes, asyncio.Future[ObjectPiece]] = {}
+
+    async def pull(self, wanted: Iterable[str]) -> set[str]:
+        """Brings objects that are not here. Returns the hashes of those that the other side does
+        not have. Raises BadAnswer if it sends something else.
+        """
+        absent: set[str] = set()
+        for sha in wanted:
+            if not await self._pull(sha):
+                absent.add(sha)
+        return absent
+
+    def came(self, piece: ObjectPiece) -> None:
+        """Raises BadAnswer for a piece that nobody asked for."""
+        future = self._waiting.pop(piece.sha256, None)
+        if future is None:
+            raise BadAnswer("a peer sent a piece of an object that was not asked for")
+        if not future.done():
+            future.set_result(piece)
+
+    async def _pull(self, sha: str) -> bool:
+        run, engine = self._context.run, self._context.engine
+        here = await run(partial(_begun, engine, sha))
+        if here is None:
+            return True
+        while True:
+            piece = await self._piece(sha, here)
+            if piece.size is None:
+                return False
+            if piece.size > FILE_BYTES_MAX or piece.start != here or piece.size < here:
+                raise BadAnswer(f"a peer sent another piece of object {sha} than was asked for")
+            if here < piece.size and not piece.content:
+                raise BadAnswer(f"a peer sent an empty piece of object {sha}")
+            here = await run(partial(_keep, engine, sha, here, piece))
+            if here < 0:
+                return True
+
+    async def _piece(self, sha: str, start: int) -> ObjectPiece:
+        raw = bytes.fromhex(sha)
+        future: asyncio.Future[ObjectPiece] = asyncio.get_running_loop().create_future()
+        self._waiting[raw] = future
+        self._ask(ObjectAsked(raw, start, BUS_OBJECT_BYTES))
+        try:
+            return await future
+        finally:
+            self._waiting.pop(raw, None)
+
+
+def serve_piece(engine: NodeEngine, asked: ObjectAsked) -> ObjectPiece:
+    """A piece of an object, as it is on the disk; the other side checks the whole."""
+    sha = asked.sha256.hex()
+    try:
+        size = engine.blobs.size(sha)
+        with engine.blobs.open_unchecked(sha) as file:
+            file.seek(asked.start)
+            content = file.read(asked.size)
+    except (BlobMissing, BlobCorrupt):
+        return ObjectPiece(asked.sha256, None, asked.start, b"")
+    return ObjectPiece(asked.sha256, size, asked.start, content)
+
+
+def _begun(engine: NodeEngine, sha: str) -> int | None:
+    """How much of an object is here; None for all of it."""
+    if engine.blobs.exists(sha):
+        return None
+    engine.check_room()
+    return engine.blobs.partial(sha)
+
+
+def _keep(engine: NodeEngine, sha: str, here: int, piece: ObjectPiece) -> int:
+    """Keeps a piece; returns how much is here then, -1 for all of it."""
+    assert piece.size is not None
+    blobs = engine.blobs
+    if piece.content:
+        engine.check_room()
+        try:
+            here = blobs.put_piece(sha, here, piece.content)
+        except BadValue:
+            # Another link has brought the same object meanwhile.
+            return -1 if blobs.exists(sha) else blobs.partial(sha)
+    if here < piece.size:
+        return here
+    try:
+        blobs.finish(sha, piece.size)
+    except (BlobCorrupt, BlobMissing) as error:
+        raise BadAnswer(f"a peer sent something else as object {sha}: {error}") from error
+    return -1
