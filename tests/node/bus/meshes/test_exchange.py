@@ -14,7 +14,6 @@ from holdfast.node.bus.meshes import backfill
 from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_receive import decode_mesh_page, receive_mesh_page
-from holdfast.node.bus.meshes.relaying import BrokerRelay
 from holdfast.node.library.node import Mesh
 from holdfast.node.upkeep.sweep import Ttl, sweep
 from holdfast.protocol.bus_mesh import BlocksAsked, EntriesPage, LeavesAsked, read_word
@@ -448,7 +447,6 @@ def test_B4_a_page_and_what_it_covers_are_one_transaction(
     name = StreamName(MESH, "ana", place_of(raws[0]).epoch)
     page = decode_mesh_page(name, 1, 4, 0, b"", [1, 2, 3], raws)
     peer = MeshPeer("ana", ana.key)
-    relay = BrokerRelay(bob.engine, bob.key, lambda: 0.5)
     tx = type(bob.engine.store.write(lambda tx: tx))
 
     def power_fails(*args: object, **named: object) -> None:
@@ -457,12 +455,12 @@ def test_B4_a_page_and_what_it_covers_are_one_transaction(
     with monkeypatch.context() as patch:
         patch.setattr(tx, "stream_cover", power_fails)
         with pytest.raises(OSError, match="power"):
-            receive_mesh_page(bob.engine, TrustGrants(), peer, page, None, relay)
+            receive_mesh_page(bob.engine, TrustGrants(), peer, page, None)
     assert bob.logged() == []
     assert read(bob, lambda tx: tx.stream_get(name)) is None
-    received = receive_mesh_page(bob.engine, TrustGrants(), peer, page, None, relay)
+    received = receive_mesh_page(bob.engine, TrustGrants(), peer, page, None)
     assert (received.new, received.row.covered) == (3, Frontier(3))
-    again = receive_mesh_page(bob.engine, TrustGrants(), peer, page, None, relay)
+    again = receive_mesh_page(bob.engine, TrustGrants(), peer, page, None)
     assert (again.new, again.known, again.row) == (0, 3, received.row)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from holdfast.bus.options import RunInThread
 from holdfast.node.bus.meshes.grants import MeshGrants
-from holdfast.node.bus.meshes.relaying import BrokerRelay
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.spread import Effect, Spread
@@ -39,7 +38,6 @@ class MeshContext:
         self._compare = compare
         self.us = engine.ctx.peer
         self.spread = Spread(self.us)
-        self.relay = BrokerRelay(engine, key, jitter)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
         self.zone_keys: dict[str, tuple[bytes, ...]] = {}

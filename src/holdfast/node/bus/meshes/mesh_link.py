@@ -510,7 +510,7 @@ class MeshLink:
                 received = await context.run(
                     partial(
                         mesh_receive.receive_mesh_page,
-                        *(context.engine, context.grants, self.who, page, absent, context.relay),
+                        *(context.engine, context.grants, self.who, page, absent),
                     )
                 )
                 self.problem = "" if failures else self.problem

@@ -6,8 +6,8 @@ this origin and this epoch, under these numbers. Within an honest page one bad e
 other: it goes into the quarantine of the lane `bus:<peer>`, with the reason.
 
 What is believed goes through the receive step of `node/core/receive.py`, and what the page covers
-is noted in the same transaction. Where this node may relay to a broker, what is new is handed to it
-too (`relaying.py`).
+is noted in the same transaction. Where this node may relay to a broker, that step hands to it what
+is new.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import NamedTuple
 from holdfast.node.bus.meshes.backfill import is_counted
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer
 from holdfast.node.bus.meshes.mesh_serve import has_room_for
-from holdfast.node.bus.meshes.relaying import BrokerRelay
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.rules.arrivals import Arrivals, objects_of, raw_of, read_arrivals
@@ -97,7 +96,6 @@ def receive_mesh_page(
     peer: MeshPeer,
     page: DecodedMeshPage,
     absent: Collection[str] | None,
-    relay: BrokerRelay,
 ) -> MeshPageReceived:
     """Stores a page and notes what it covers. A large one is stored in several transactions, each
     with what it covers. `ObjectGone` is raised if an object that the page names is gone again.
@@ -110,9 +108,7 @@ def receive_mesh_page(
         piece = page._replace(
             start=start, end=end, seqs=page.seqs[first:last], arrivals=page.arrivals[first:last]
         )
-        received = engine.write(
-            "bus.take", partial(_store, engine, grants, peer, piece, absent, relay)
-        )
+        received = engine.write("bus.take", partial(_store, engine, grants, peer, piece, absent))
         new += received.new
         known += received.known
         refused += received.refused
@@ -147,7 +143,6 @@ def _store(
     peer: MeshPeer,
     piece: DecodedMeshPage,
     absent: Collection[str] | None,
-    relay: BrokerRelay,
     tx: Transaction,
 ) -> MeshPageReceived:
     # Checked in each transaction: a grant may have been taken back since the page was asked for.
@@ -166,7 +161,6 @@ def _store(
         mesh=piece.name.mesh if piece.name.origin == engine.ctx.peer else None,
         counts=False,
     )
-    relay.hand_on(tx, piece.name.mesh, piece.arrivals, received.applied)
     if piece.name.origin == engine.ctx.peer and piece.name.epoch >= tx.epoch():
         # We count this stream ourselves: what we did not write is quarantined, and covers nothing.
         row = tx.stream_get(piece.name) or StreamRow(number=0, **piece.name._asdict())
