@@ -47,10 +47,16 @@ class StreamWriter(StreamReader, Protocol):
         """
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
-        """Covers ranges, whatever is in them, and notes base and key if they are given. The stream
-        need not be known. Returns it as it is then.
+        """Covers ranges, whatever is in them, and notes base, key and floor if they are given; the
+        floor never sinks. The stream need not be known. Returns it as it is then.
         """
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:

@@ -85,7 +85,13 @@ class MemoryStreams(UndoTables):
         self._put("stream", name, changed)
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
         row = self._stream_made(name)
         covered = cover(row.covered, 1, base + 1) if base else row.covered
@@ -93,6 +99,7 @@ class MemoryStreams(UndoTables):
             row,
             covered=cover_all(covered, ranges),
             base=max(base, row.base),
+            floor=max(floor, row.floor),
             key=key or row.key,
         )
         self._put("stream", name, changed)

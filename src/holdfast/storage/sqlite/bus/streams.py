@@ -149,17 +149,24 @@ class StreamWrites(StreamReads):
             self.stream_trouble(name, twice)
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
         row = self._stream_made(name)
         covered = cover(row.covered, 1, base + 1) if base else row.covered
         covered = cover_all(covered, ranges)
         if covered != row.covered:
             self._stream_covers(row.number, covered, 0, _NOTHING)
-        if base > row.base or (key and key != row.key):
+        if base > row.base or floor > row.floor or (key and key != row.key):
             self._con.execute(
-                "UPDATE stream SET base = max(base, ?), key = ? WHERE number = ?",
-                (base, key or row.key, row.number),
+                "UPDATE stream SET base = max(base, ?), floor = max(floor, ?), key = ? "
+                "WHERE number = ?",
+                (base, floor, key or row.key, row.number),
             )
         found = self.stream_get(name)
         assert found is not None
