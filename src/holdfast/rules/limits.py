@@ -832,6 +832,9 @@ BUS_WORD_MS: Final = 20
 tells of all changes meanwhile."""
 BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_RELAY_MS: Final = 2 * SECOND_MS
+"""What came over the bus waits about this long before a node that may relay hands it to a broker:
+its origin, or another node that relays, may be faster."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
 BUS_EPOCHS_MAX: Final = 256

@@ -265,7 +265,7 @@ def test_B4_messages_take_numbers_and_stay_where_they_are(nodes: Nodes) -> None:
     asyncio.run(story())
 
 
-def test_B4_nothing_from_the_bus_enters_the_lane_of_a_broker(nodes: Nodes) -> None:
+def test_B4_without_relay_nothing_from_the_bus_enters_the_lane_of_a_broker(nodes: Nodes) -> None:
     async def story() -> None:
         names = [f"n{at}" for at in range(5)]
         async with sharing(*names, nodes=nodes, relay=True) as made:

@@ -275,6 +275,16 @@ def test_B4_a_mesh_that_is_not_shared_is_neither_pushed_nor_heard() -> None:
     assert node.next_at() is None, "nothing to tell"
 
 
+def test_B4_a_mesh_that_is_no_longer_shared_when_its_word_is_due_is_not_told_of() -> None:
+    node, stream = Spread("ana"), StreamName(MESH, "bob", 1)
+    node.link_up("one", "cyd", {MESH})
+    node.has(stream, Frontier(3), 0.0, 0.5)
+    del node.mine[stream]
+    due = node.next_at()
+    assert due is not None
+    assert node.tick(due) == []
+
+
 def test_B4_what_a_neighbour_has_is_not_pushed_to_it() -> None:
     node = Spread("me")
     stream = StreamName(MESH, "me", 1)

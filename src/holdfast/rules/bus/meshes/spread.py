@@ -236,7 +236,8 @@ class Spread:
                 streams = tuple(
                     stream
                     for stream in neighbour.untold
-                    if lacking(neighbour.known.get(stream, NOTHING), self.mine[stream])
+                    # What is no longer shared since is nothing to tell of.
+                    if lacking(neighbour.known.get(stream, NOTHING), self.mine.get(stream, NOTHING))
                 )
                 neighbour.untold.clear()
                 if streams:
