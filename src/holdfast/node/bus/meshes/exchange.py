@@ -98,6 +98,11 @@ class MeshExchange:
         for link in list(self._links.values()):
             await self._introduce(link)
 
+    def refresh_soon(self) -> None:
+        """The same, by itself: members or their grants have changed."""
+        if not self._closed and self._loop is not None:
+            self._context.start(self.refresh())
+
     async def close(self) -> None:
         """Ends everything that is under way."""
         self._closed = True
@@ -172,8 +177,9 @@ class MeshExchange:
         context = self._context
         who = (context.engine, context.grants, link.who)
         ours = await context.run(partial(mesh_serve.shared_with, *who))
-        link.relays = await context.run(partial(_relays, *who, ours))
-        if ours != link.ours or not link.introduced:
+        relays = await context.run(partial(_relays, *who, ours))
+        if (ours, relays) != (link.ours, link.relays) or not link.introduced:
+            link.relays = relays
             link.introduce(ours)
             link.relink()
             self._hold_soon()
