@@ -832,6 +832,9 @@ BUS_WORD_MS: Final = 20
 tells of all changes meanwhile."""
 BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_STORE_MS: Final = 5 * SECOND_MS
+"""How long a page that came from a neighbour may take to be stored, with the objects that it names,
+before another neighbour is asked for what it holds."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
 BUS_EPOCHS_MAX: Final = 256

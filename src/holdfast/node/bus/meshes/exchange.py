@@ -200,9 +200,12 @@ class MeshExchange:
             self._context.start(self._look())
 
     async def _look(self) -> None:
-        """Reads the streams, and does what follows from what is new."""
+        """Reads the streams, and does what follows from what is new. What a page brought meanwhile
+        is newer than what is read here, and rings by itself.
+        """
         context = self._context
         async with self._looking:
+            context.taken.clear()
             try:
                 rows = await context.run(partial(mesh_serve.streams_of, context.engine))
             except HoldfastError as error:
@@ -210,10 +213,11 @@ class MeshExchange:
                 return
             there = {row.name for row in rows}
             for name in [name for name in context.rows if name not in there]:
-                del context.rows[name]
-                context.spread.mine.pop(name, None)
+                if name not in context.taken:
+                    del context.rows[name]
+                    context.spread.mine.pop(name, None)
             for row in rows:
-                if context.rows.get(row.name) != row:
+                if context.rows.get(row.name) != row and row.name not in context.taken:
                     context.takes(row)
 
     async def _count(self) -> None:
