@@ -835,6 +835,9 @@ BUS_ASK_MS: Final = 200
 BUS_RELAY_MS: Final = 2 * SECOND_MS
 """What came over the bus waits about this long before a node that may relay hands it to a broker:
 its origin, or another node that relays, may be faster."""
+BUS_STORE_MS: Final = 5 * SECOND_MS
+"""How long a page that came from a neighbour may take to be stored, with the objects that it names,
+before another neighbour is asked for what it holds."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
 BUS_EPOCHS_MAX: Final = 256

@@ -221,6 +221,7 @@ class MeshLink:
                 name = self._learn(word.number, word.named)
                 _check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((name, word, size))
+                self._in_hand(name, word)
                 self._to_take.set()
                 return False
             case ObjectAsked():
@@ -471,11 +472,18 @@ class MeshLink:
                 finally:
                     self.link.taken(Stream.MESH, size)
 
+    def _in_hand(self, name: StreamName, page: EntriesPage) -> None:
+        """Nobody else is asked for what a page holds while it waits for its turn or is stored."""
+        if name.mesh in self.shared and name in self._keys and page.start < page.end:
+            context = self._context
+            context.spread.came(self.label, name, page.start, page.end, context.now())
+            context.carry_out(())  # it is due at some time
+
     async def _take(self, name: StreamName, page: EntriesPage) -> None:
         if name.mesh not in self.shared or name not in self._keys:
             return
         context = self._context
-        context.spread.came(self.label, name, page.start, page.end)
+        self._in_hand(name, page)
         try:
             decoded = await context.run(
                 partial(
@@ -496,7 +504,7 @@ class MeshLink:
         if received.row.number:
             self._unconfirmed[name] = None
             self._confirm(name, cover(NOTHING, page.start, page.end))
-            context.takes(received.row, self.label)
+            context.took(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
         """Stores a page, however long the disk is full or the quarantine has no room."""
