@@ -43,6 +43,7 @@ from holdfast.rules.errors import (
     BusStoreFailed,
     CapabilityRefused,
     HoldfastError,
+    PeerNameTaken,
     PeerUnreachable,
     ZoneNotTrusted,
 )
@@ -110,6 +111,7 @@ class BusRouter:
 
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
+        await self._only_one(admitted.name, peer)
         self._scopes.pop(peer, None)
         self._ends.pop(peer, None)
         if admitted.scopes is not None:
@@ -117,6 +119,23 @@ class BusRouter:
         if admitted.ends_at is not None:
             self._ends[peer] = admitted.ends_at
         return admitted.name
+
+    async def _only_one(self, name: str, peer: PeerKey) -> None:
+        """A peer has one lane and one link, whichever of its keys it shows. If another key of this
+        name is linked and answers, these are two processes; if it does not answer, its end is gone
+        and the key was changed. Raises PeerNameTaken.
+        """
+        intake = self.intakes.get(name)
+        if intake is None or intake.link.peer == peer:
+            return
+        try:
+            await intake.link.ping()
+        except PeerUnreachable:
+            intake.link.close(PeerNameTaken.code, _taken(name))
+        else:
+            log.warning("%s; the one that came last is refused", _taken(name))
+            self.context.counts[f"refused_{PeerNameTaken.code}"] += 1
+            raise PeerNameTaken(_taken(name))
 
     def may_less(self, link: Link, peer: Peer) -> None:
         """What a linked peer may do has perhaps become less."""
@@ -144,6 +163,9 @@ class BusRouter:
 
     def link_up(self, link: Link) -> None:
         before = self.intakes.get(link.name)
+        if before is not None and before.link.peer != link.peer:
+            link.close(PeerNameTaken.code, _taken(link.name))  # both said hello at once
+            return
         if before is not None:
             self.link_down(before.link, None)
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
@@ -350,6 +372,10 @@ class BusRouter:
             await self.context.tidy()
         except BusError as error:
             log.warning("what was done with could not be noted: %s", error.message)
+
+
+def _taken(name: str) -> str:
+    return f"two processes are called {name!r} here, with different keys"
 
 
 def _within(scopes: Sequence[str], interest: InterestFrame) -> InterestFrame:

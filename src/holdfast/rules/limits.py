@@ -914,6 +914,8 @@ BUS_LANE_ROWS: Final = 512
 are left in memory."""
 BUS_LANE_BYTES: Final = 4 * MIB
 """While messages of this size wait in memory for room on a link, no more are read."""
+BUS_LANE_URGENT: Final = 64
+"""Messages that are read nevertheless, of a priority of which none is in memory."""
 BUS_REQUESTS_MAX: Final = 10_000
 """Requests that a peer may have outstanding; one more is refused."""
 BUS_REPLIES_KEPT: Final = 4096

@@ -16,7 +16,7 @@ from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.member_peers import MemberPeers
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.mesh_store import PeerKey
-from holdfast.rules.errors import NotTrusted, ZoneNotTrusted
+from holdfast.rules.errors import PeerNameTaken, ZoneNotTrusted
 from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITIES_SHOWN_MAX
 
@@ -89,7 +89,7 @@ class HomeDirectory:
         others += [] if linked is None else [linked]
         for other in [*([namesake] if namesake else []), *others]:
             if key not in other.keys:
-                raise NotTrusted(
+                raise PeerNameTaken(
                     f"two homes are called {peer.name!r} here, with different keys",
                     hint="one of them has to get another name: two homes cannot have one",
                 )
