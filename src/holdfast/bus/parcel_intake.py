@@ -245,8 +245,10 @@ class ParcelIntake:
 
     def _refusal(self, parcel: SignedParcel, message: BusMessage) -> HoldfastError | None:
         to = parcel.recipient
-        if to.kind is not RecipientKind.DIRECT and message.topic != to.name:
-            return WrongRecipient("a message is signed for another topic than its own")
+        if to.kind is RecipientKind.TOPIC:
+            return WrongRecipient("a message that is signed for a topic comes by relay")
+        if to.kind is RecipientKind.ANYCAST and message.topic != to.name:
+            return WrongRecipient("a message is signed for another service than its own")
         return self._receiver.refusal(self.link, message)
 
     def _wrong_recipient(self, parcel: SignedParcel) -> HoldfastError | None:

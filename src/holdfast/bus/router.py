@@ -3,6 +3,7 @@
     Lane            what goes to one peer
     ParcelIntake    what comes over one link
     Topics          subscriptions and interests
+    TopicRelay      what is published by way of others
     Requests        what we ask
     RequestServing  what we answer
 
@@ -24,6 +25,7 @@ from holdfast.bus.parcel_intake import ParcelIntake, Traffic
 from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.bus.requests import Requests
 from holdfast.bus.serving import RequestServing
+from holdfast.bus.topic_relay import TopicRelay
 from holdfast.bus.topics import Topics
 from holdfast.protocol.bus_frames import (
     AckFrame,
@@ -36,6 +38,7 @@ from holdfast.protocol.bus_frames import (
 )
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.relaying import topic_mark
 from holdfast.rules.bus.scope import may_listen, may_send, one_covers
 from holdfast.rules.errors import (
     BusClosed,
@@ -73,6 +76,7 @@ class BusRouter:
         """What peers may ask for and publish that may not do everything."""
         self._ends: dict[PeerKey, int] = {}
         """Until when that holds."""
+        self.relay = TopicRelay(context, self.numbers, self.topics, self._may_publish)
 
     async def start(self) -> None:
         """Reads what an earlier life of the bus left behind."""
@@ -100,11 +104,13 @@ class BusRouter:
     async def welcome(self, peer: PeerKey) -> WelcomeFrame:
         if await self.context.peers.of_key(peer) is None:
             raise ZoneNotTrusted(f"nobody here knows the key {text_of(peer)}")
-        seen: int | None = await guarded(self.context.store.last_seq(peer))
+        store = self.context.store
+        seen: int | None = await guarded(store.last_seq(peer))
+        relayed: int | None = await guarded(store.last_seq(topic_mark(peer)))
         return WelcomeFrame(
             name=self.context.name,
             incarnation=self.context.incarnation,
-            seen=seen or 0,
+            seen=max(seen or 0, relayed or 0),
             capabilities=list(self.context.peers.capabilities(peer)),
             addresses=list(self.addresses),
         )
@@ -118,6 +124,7 @@ class BusRouter:
             self._scopes[peer] = admitted.scopes
         if admitted.ends_at is not None:
             self._ends[peer] = admitted.ends_at
+        self.relay.grant(peer, admitted)
         return admitted.name
 
     async def _only_one(self, name: str, peer: PeerKey) -> None:
@@ -139,6 +146,8 @@ class BusRouter:
 
     def may_less(self, link: Link, peer: Peer) -> None:
         """What a linked peer may do has perhaps become less."""
+        if self.relay.grant(link.peer, peer):
+            self._tell_interest(link)
         if peer.scopes is not None and peer.scopes != self._scopes.get(link.peer):
             self._scopes[link.peer] = peer.scopes
             self._tell_interest(link)
@@ -189,6 +198,7 @@ class BusRouter:
         if intake is not None and intake.link is link:
             self.lane_of(link.name).begin(link)
             intake.begin()
+            self.relay.begin(link)
             self.context.changed()
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
@@ -200,6 +210,8 @@ class BusRouter:
         elif kind is FrameKind.MESH:
             for part in self.parts:
                 part.mesh_frame(link, stream, body)
+        elif kind is FrameKind.RELAY:
+            self.relay.came(link, body)
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)
@@ -216,11 +228,13 @@ class BusRouter:
         intake = self.intakes.get(link.name)
         if intake is not None and intake.link is link:
             intake.go()
+            self.relay.go(link)
 
     def writable(self, link: Link) -> None:
         lane = self.lanes.get(link.name)
         if lane is not None and lane.link is link:
             lane.wake()
+            self.relay.wake(link)
 
     def link_down(self, link: Link, error: Exception | None) -> None:
         intake = self.intakes.get(link.name)
@@ -228,6 +242,7 @@ class BusRouter:
             return
         del self.intakes[link.name]
         intake.end()
+        self.relay.end(link)
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
         self.requests.link_down(link.name)
@@ -266,6 +281,15 @@ class BusRouter:
             return None
         return CapabilityRefused(f"{link.name} may not do this: it has {', '.join(scopes)}")
 
+    async def _may_publish(self, key: PeerKey, topic: str) -> str | None:
+        """The name of the peer that published something, linked or not; None if it may not."""
+        peer = await guarded(self.context.peers.of_key(key))
+        if peer is None:
+            return None
+        scopes = peer.scopes
+        allowed = scopes is None or may_send(scopes, MessageKind.PUBLISH, topic)
+        return peer.name if allowed else None
+
     def keeps(self, message: BusMessage) -> bool:
         kind = message.kind
         if kind is MessageKind.SEND:
@@ -283,7 +307,7 @@ class BusRouter:
         if message.kind is MessageKind.REQUEST:
             self.serving.asked(link, message, credit)
         elif message.kind is MessageKind.PUBLISH:
-            self.topics.deliver_passing(link, message, credit)
+            self.topics.deliver_passing(link.name, link.peer, message, credit)
         else:
             credit.release()
             if message.kind is MessageKind.REPLY:
@@ -328,13 +352,19 @@ class BusRouter:
 
     def _tell_interest(self, link: Link) -> None:
         interest = InterestFrame(
-            self.topics.patterns, self.topics.durable_patterns, self.serving.services
+            self.topics.patterns,
+            self.topics.durable_patterns,
+            self.serving.services,
+            self.topics.taken_by_others(link.name),
+            self.relay.granted(link.peer),
         )
         scopes = self._scopes.get(link.peer)
         if scopes is not None:  # it learns of nothing else that we do
             asked = [name for name in interest.services if one_covers(scopes, f"service:{name}")]
             heard = _within(scopes, interest)
-            interest = InterestFrame(heard.topics, heard.durable, asked)
+            interest = InterestFrame(
+                heard.topics, heard.durable, asked, interest.relays, interest.takes
+            )
         with suppress(PeerUnreachable):  # then it is told on the next link
             link.send(FrameKind.INTEREST, Stream.CONTROL, told(FrameKind.INTEREST, interest))
 
@@ -384,4 +414,6 @@ def _within(scopes: Sequence[str], interest: InterestFrame) -> InterestFrame:
         [topic for topic in interest.topics if may_listen(scopes, topic)],
         [topic for topic in interest.durable if may_listen(scopes, topic)],
         interest.services,
+        interest.relays,
+        interest.takes,
     )

@@ -47,8 +47,12 @@ class HomeDirectory:
 
     async def of_key(self, key: PeerKey) -> Peer | None:
         if self._is_zone(key):
-            return await self._zones.of_key(key)
-        return self.members.of_key(key) or self._rights.of_key(key)
+            peer = await self._zones.of_key(key)
+        else:
+            peer = self.members.of_key(key)
+        if peer is not None:
+            return self._rights.with_relays(key, peer)
+        return None if self._is_zone(key) else self._rights.of_key(key)
 
     def _allowed(self, peer: Peer | None) -> Peer | None:
         """A peer that only a capability knows; a zone's own word counts more."""
@@ -78,9 +82,12 @@ class HomeDirectory:
             peer = await self._zones.admit(key, name, capabilities)
             self.members.look_at(key, capabilities)
             self.members.met(peer.name, key)
-            return peer
+            self._rights.look_at(key, capabilities)
+            return self._rights.with_relays(key, peer)
         try:
             peer = self.members.admit(key, name, capabilities)
+            self._rights.look_at(key, capabilities)
+            peer = self._rights.with_relays(key, peer)
         except ZoneNotTrusted:
             peer = self._rights.admit(key, name, capabilities)
         namesake = await self._zones.find(peer.name)
