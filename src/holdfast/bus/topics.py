@@ -135,14 +135,23 @@ class Topics:
 
     async def heard(self, link: Link, interest: InterestFrame) -> None:
         """A peer told what it listens to. Raises BadAnswer if that cannot be."""
-        if len(interest.topics) > BUS_INTERESTS_MAX or len(interest.services) > BUS_INTERESTS_MAX:
+        told = (interest.topics, interest.services, interest.relays, interest.takes)
+        if any(len(one) > BUS_INTERESTS_MAX for one in told):
             raise BadAnswer(f"{link.name} listens to more than {BUS_INTERESTS_MAX} topics")
         try:
-            for pattern in (*interest.topics, *interest.durable):
+            for pattern in (
+                *interest.topics,
+                *interest.durable,
+                *interest.relays,
+                *interest.takes,
+            ):
                 check_pattern(pattern)
         except BadInput as error:
             raise BadAnswer(f"{link.name} listens to something else: {error.message}") from None
+        before = self._interests.get(link.name)
         self._interests[link.name] = interest
+        if interest.takes != ([] if before is None else before.takes):
+            self._announce()  # we pass on what somebody takes
         if self._durable.get(link.name, []) != interest.durable:
             await guarded(self._context.store.keep_interest(link.name, interest.durable))
             if interest.durable:
@@ -152,7 +161,22 @@ class Topics:
         self._context.changed()
 
     def link_down(self, name: str) -> None:
-        self._interests.pop(name, None)
+        gone = self._interests.pop(name, None)
+        if gone is not None and gone.takes:
+            self._announce()
+
+    def taken_by_others(self, name: str) -> list[str]:
+        """Topics that peers other than this one take from us although others published there."""
+        told = [one.takes for other, one in self._interests.items() if other != name]
+        return list(dict.fromkeys(pattern for takes in told for pattern in takes))
+
+    def is_heard(self, topic: str) -> bool:
+        """Whether somebody here listens to a topic now."""
+        return any(takes(one.pattern, topic) for one in self._subscriptions)
+
+    def interest_of(self, name: str) -> InterestFrame | None:
+        """What a connected peer told of itself."""
+        return self._interests.get(name)
 
     def serving(self, service: str) -> list[str]:
         """Connected peers that serve something."""
@@ -184,14 +208,16 @@ class Topics:
 
     # --- arrivals ----------------------------------------------------------------------------
 
-    def deliver_passing(self, link: Link, message: BusMessage, credit: Credit) -> None:
+    def deliver_passing(
+        self, sender: str, key: PeerKey, message: BusMessage, credit: Credit
+    ) -> None:
         """A message that is not kept: whoever listens now gets it."""
         wanted = [one for one in self._subscriptions if takes(one.pattern, message.topic)]
         now = self._context.clock.now_ms()
         if not wanted:
             self._context.counts["unheard"] += 1
         for subscription in wanted:
-            received = ReceivedMessage(message, link.name, link.peer, now)
+            received = ReceivedMessage(message, sender, key, now)
             subscription.add_passing(received, credit)
         credit.release()
 

@@ -920,6 +920,16 @@ BUS_LANE_ROWS: Final = 512
 are left in memory."""
 BUS_LANE_BYTES: Final = 4 * MIB
 """While messages of this size wait in memory for room on a link, no more are read."""
+BUS_LANE_URGENT: Final = 64
+"""Messages that are read nevertheless, of a priority of which none is in memory."""
+BUS_RELAY_HOPS_MAX: Final = 4
+"""So many peers pass a message of a topic on before it ends."""
+BUS_RELAY_GIVEN_MAX: Final = 64
+"""Peers that a passed message names as having it; beyond that some get a copy in vain."""
+BUS_RELAY_WAITING_MAX: Final = 256
+"""Messages of one origin that wait to be passed on over one link; more are dropped, and counted."""
+BUS_RELAY_WAITING_BYTES: Final = 1 * MIB
+"""Bytes of these, of one origin; of all origins four times as much."""
 BUS_REQUESTS_MAX: Final = 10_000
 """Requests that a peer may have outstanding; one more is refused."""
 BUS_REPLIES_KEPT: Final = 4096
