@@ -255,7 +255,8 @@ def test_B4_a_neighbour_that_never_sends_what_it_says_costs_nothing_and_others_a
     node.has(streams[0], Frontier(1999), 3300.0, 0.5, "honest")
     assert ask_of(node.tick(3401.0)) == []
     node.link_down("liar", 3300.0)
-    assert node._awaited == {} and node._busy == {}
+    assert node._awaited == {}
+    assert node._busy == {}
 
 
 def test_B4_what_comes_slowly_is_not_asked_for_twice() -> None:

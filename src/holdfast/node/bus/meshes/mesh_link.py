@@ -503,15 +503,11 @@ class MeshLink:
         context, failures = self._context, 0
         while True:
             try:
-                wanted = await context.run(
-                    partial(mesh_receive.objects_of_page, context.engine, page)
-                )
+                may_bring = (context.engine, context.grants, self.who, page)
+                wanted = await context.run(partial(mesh_receive.objects_of_page, *may_bring))
                 absent = await self._pull.pull(wanted) if wanted else set()
                 received = await context.run(
-                    partial(
-                        mesh_receive.receive_mesh_page,
-                        *(context.engine, context.grants, self.who, page, absent),
-                    )
+                    partial(mesh_receive.receive_mesh_page, *may_bring, absent)
                 )
                 self.problem = "" if failures else self.problem
                 return received
