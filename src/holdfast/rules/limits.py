@@ -855,7 +855,7 @@ BUS_PAGES_WAITING_MAX: Final = 32_768
 BUS_WORD_STREAMS_MAX: Final = 512
 """Streams in one word about what a node has; more take several words."""
 BUS_WORD_RANGES_MAX: Final = 1024
-"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+"""Ranges of one stream in a word; what lies beyond them follows in the next one."""
 BUS_WORD_RANGES_ALL: Final = 32_768
 """After about this many ranges a word about several streams ends, and another one follows: it has
 to fit into a frame."""
