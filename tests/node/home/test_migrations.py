@@ -136,7 +136,12 @@ def test_S11_a_new_database_is_there_as_a_whole_or_not_at_all(
     connection: apsw.Connection,
 ) -> None:
     commits: list[str] = []
-    connection.set_commit_hook(lambda: bool(commits.append("one")))
+
+    def committing() -> bool:
+        commits.append("one")
+        return False
+
+    connection.set_commit_hook(committing)
     with pytest.raises(MigrationFailed, match="creating the tables"):
         migrations.migrate(connection, [*migrations.load(), BAD])
     assert (commits, migrations.version(connection), schema(connection)) == ([], 0, set())
