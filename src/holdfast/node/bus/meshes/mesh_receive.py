@@ -85,8 +85,13 @@ def decode_mesh_page(
     return DecodedMeshPage(name, start, end, base, key, seqs, arrivals)
 
 
-def objects_of_page(engine: NodeEngine, page: DecodedMeshPage) -> list[str]:
-    """The hashes of the objects that the page names and that are not here."""
+def objects_of_page(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, page: DecodedMeshPage
+) -> list[str]:
+    """The hashes of the objects that the page names and that are not here. Raises if the peer may
+    not bring the page: then nothing is fetched for it either.
+    """
+    engine.read("bus.take", lambda tx: check_may_bring(engine, grants, tx, peer, page.name))
     return [o.sha256 for o in objects_of(page.arrivals) if not engine.blobs.exists(o.sha256)]
 
 

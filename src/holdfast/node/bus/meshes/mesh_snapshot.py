@@ -236,8 +236,17 @@ def decode_part(part: SnapshotPart, peer: MeshPeer, taking: SnapshotTaking) -> A
     return arrivals
 
 
-def objects_of_part(engine: NodeEngine, arrivals: Arrivals) -> list[str]:
-    """The hashes of the objects that a part names and that are not here."""
+def objects_of_part(
+    engine: NodeEngine,
+    grants: MeshGrants,
+    peer: MeshPeer,
+    taking: SnapshotTaking,
+    arrivals: Arrivals,
+) -> list[str]:
+    """The hashes of the objects that a part names and that are not here. Raises if the peer may not
+    bring it.
+    """
+    engine.read("bus.snapshot", lambda tx: _check_may_bring(grants, tx, peer, taking))
     return [one.sha256 for one in objects_of(arrivals) if not engine.blobs.exists(one.sha256)]
 
 

@@ -69,11 +69,11 @@ class SnapshotPull:
         if taking is None:
             raise BadAnswer("a peer sent a part of a snapshot that was not asked for")
         arrivals = await context.run(partial(mesh_snapshot.decode_part, part, self._who, taking))
-        store = (context.engine, context.grants, self._who, taking, part, arrivals)
+        may_bring = (context.engine, context.grants, self._who, taking)
         try:
             received = await self._kept(
-                partial(mesh_snapshot.objects_of_part, context.engine, arrivals),
-                partial(mesh_snapshot.receive_part, *store),
+                partial(mesh_snapshot.objects_of_part, *may_bring, arrivals),
+                partial(mesh_snapshot.receive_part, *may_bring, part, arrivals),
             )
         except (NotGranted, UnknownMesh, ForgedOrigin) as error:
             return 0, [], self.refused(part.mesh, error.message)
