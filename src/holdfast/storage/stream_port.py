@@ -28,6 +28,9 @@ class StreamReader(Protocol):
         of them (one always fits). EntryDamaged where bytes have changed since they were written.
         """
 
+    def stream_lost(self) -> dict[int, int]:
+        """By number of a stream: how many of its places lead to no entry of the log."""
+
     def stream_lowest(self, number: int, ranges: Sequence[Range]) -> int | None:
         """The lowest offset of the entries in these ranges; None if none of them is here."""
 
@@ -58,6 +61,9 @@ class StreamWriter(StreamReader, Protocol):
         """Covers ranges, whatever is in them, and notes base, key and floor if they are given; the
         floor never sinks. The stream need not be known. Returns it as it is then.
         """
+
+    def stream_drop(self, mesh: str) -> None:
+        """Forgets all streams of a mesh."""
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:
         """Notes what a person has to look at; empty: it is settled."""

@@ -98,6 +98,13 @@ class StreamReads:
             raws.append(raw)
         return StreamPage(seqs, raws, seqs[-1] if len(seqs) == limit else end - 1)
 
+    def stream_lost(self) -> dict[int, int]:
+        found: Iterable[Any] = self._con.execute(
+            "SELECT p.stream, count(*) FROM stream_place p LEFT JOIN log l USING (offset) "
+            "WHERE l.offset IS NULL GROUP BY p.stream"
+        )
+        return dict(found)
+
     def stream_lowest(self, number: int, ranges: Sequence[Range]) -> int | None:
         lowest = [
             self._con.execute(
@@ -174,6 +181,15 @@ class StreamWrites(StreamReads):
         found = self.stream_get(name)
         assert found is not None
         return found
+
+    def stream_drop(self, mesh: str) -> None:
+        self._con.execute(
+            # Also those of a stream that is not there: another one may get its number.
+            "DELETE FROM stream_place "
+            "WHERE stream NOT IN (SELECT number FROM stream WHERE mesh <> ?)",
+            (mesh,),
+        )
+        self._con.execute("DELETE FROM stream WHERE mesh = ?", (mesh,))
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:
         self._con.execute(f"UPDATE stream SET trouble = ? {_OF}", (trouble, *name))
