@@ -315,6 +315,8 @@ class MeshLink:
         covered = read_told(one.prefix, one.ranges)
         context = self._context
         believed = name.origin == self.peer or name.mesh in self.relays
+        if name.origin == context.us and context.lacks(name, covered):
+            context.own_past.heard(self.peer, name, covered, name.mesh in self.relays)
         if context.is_ours(name):
             believed = False  # what we write now is for nobody else to say
         if believed:
