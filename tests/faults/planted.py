@@ -214,7 +214,9 @@ def _sent_back(patch: pytest.MonkeyPatch) -> None:
 def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A log does not say through whom an entry came."""
     of = intake.Intake.of
-    patch.setattr(intake.Intake, "of", lambda ctx, arrivals, *way, **more: of(ctx, arrivals, **more))
+    patch.setattr(
+        intake.Intake, "of", lambda ctx, arrivals, *way, **more: of(ctx, arrivals, **more)
+    )
 
 
 def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
