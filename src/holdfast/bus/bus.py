@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, overload
+from typing import Final, NamedTuple, Self, overload
 
 import msgspec
 
 from holdfast.bus.context import BusContext
 from holdfast.bus.guard import guarded
-from holdfast.bus.lane import Lane, Outgoing
+from holdfast.bus.lane import Outgoing
 from holdfast.bus.links.dialling import WantedPeer
 from holdfast.bus.links.links import BusLinks
 from holdfast.bus.links.tls_net import TlsNet
@@ -60,6 +61,16 @@ from holdfast.rules.limits import (
 
 _BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
 """The rest of a payload is room for topic, content type and the like."""
+
+
+class _Written(NamedTuple):
+    """A message of a topic on its way to one peer."""
+
+    done: asyncio.Future[bool]
+    """Whether it went out."""
+    take_back: Callable[[], None]
+    listens: bool = True
+    """False: it only passes it on."""
 
 
 class Bus:
@@ -249,27 +260,37 @@ class Bus:
             item = OutboxMessage(peer=name, message=lasting, created_at=now, expires_at=expires_at)
             row = await guarded(self._context.store.enqueue_outbox(item))
             self.router.lane_of(name).put(row, item)
-        names = topics.listening(topic)
-        written = {one: to for one, to in (self._write(n, message, expires_at) for n in names)}
+        if self.router.relay.is_carried(topic):
+            written = await self._carry(message, kept)
+        else:
+            written = [self._write(name, message, expires_at) for name in topics.listening(topic)]
         if written:
-            await asyncio.wait(written, timeout=wait_ms / 1000)
-        peers = sum(one.done() and one.result() for one in written)
-        for one, (lane, outgoing) in written.items():
-            if not one.done():
-                lane.take_back(outgoing)
-        return PublishReceipt(
-            id=message.id, peers=peers, kept=len(kept), missed=len(written) - peers
-        )
+            await asyncio.wait([one.done for one in written], timeout=wait_ms / 1000)
+        peers = sum(one.listens and one.done.done() and one.done.result() for one in written)
+        for one in written:
+            if not one.done.done():
+                one.take_back()
+        missed = sum(one.listens for one in written) - peers
+        return PublishReceipt(id=message.id, peers=peers, kept=len(kept), missed=missed)
 
-    def _write(
-        self, name: str, message: BusMessage, expires_at: int | None
-    ) -> tuple[asyncio.Future[bool], tuple[Lane, Outgoing]]:
-        """Hands a message to a lane; the future says whether it went out."""
+    def _write(self, name: str, message: BusMessage, expires_at: int | None) -> _Written:
+        """Hands a message to a lane."""
         written: asyncio.Future[bool] = self._context.loop.create_future()
         lane = self.router.lane_of(name)
         outgoing = Outgoing(message, expires_at, on_written=written.set_result)
         lane.put_passing(outgoing)
-        return written, (lane, outgoing)
+        return _Written(written, partial(lane.take_back, outgoing))
+
+    async def _carry(self, message: BusMessage, kept: Sequence[str]) -> list[_Written]:
+        """Hands a message to those who listen and those who pass it on, all the same bytes."""
+        found = [await guarded(self._context.peers.find(name)) for name in kept]
+        otherwise = [key for peer in found if peer is not None for key in peer.keys]
+        relay = self.router.relay
+        handed = await relay.publish(message, otherwise)
+        return [
+            _Written(leaving.written, partial(relay.take_back, name, leaving), listens)
+            for name, (leaving, listens) in handed.items()
+        ]
 
     def subscribe(
         self,

@@ -31,7 +31,7 @@ from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, 
 from holdfast.rules.bus.refusal import NOT_NOW, RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
-from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS, REASON_CHARS_MAX
+from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS, BUS_LANE_URGENT, REASON_CHARS_MAX
 from holdfast.transport.remote_errors import clean
 
 log = logging.getLogger("holdfast.bus")
@@ -126,6 +126,10 @@ class Lane:
         """Requests of an earlier life that nobody here has asked again."""
         self._more = True
         """The outbox may have rows that are not held."""
+        self._pressing: dict[Stream, None] = {}
+        """Streams of which something waits in the outbox while memory is full, perhaps of others
+        that cannot go.
+        """
         self._loading = False
         self._draining = False
         self._later: asyncio.TimerHandle | None = None
@@ -168,9 +172,12 @@ class Lane:
         if self.link is None or id in self._held:
             return
         self._dormant.pop(id, None)
-        if self._more or self._loading or not self._has_space:
+        stream = stream_of(item.message)
+        if (self._more or self._loading or not self._has_space) and not self._may_overtake(stream):
             # Others wait before it: it is read when it is its turn.
             self._more = True
+            if not self._has_space:
+                self._pressing[stream] = None
             self._drain_soon()
             return
         self._hold(id, item)
@@ -178,6 +185,11 @@ class Lane:
             self._drain(at_once=True)
         else:
             self._drain_soon()
+
+    def _may_overtake(self, stream: Stream) -> bool:
+        """Replies have no order among them: they need not wait behind what cannot go now."""
+        few = len(self._queues[Stream.REPLY]) < BUS_LANE_ROWS
+        return stream is Stream.REPLY and few and self._queued_bytes < 2 * BUS_LANE_BYTES
 
     def put_passing(self, outgoing: Outgoing) -> None:
         """A message that is in no outbox."""
@@ -249,6 +261,7 @@ class Lane:
         self.queued = self._queued_bytes = 0
         self._under_way.clear()
         self._held.clear()
+        self._pressing.clear()
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -274,9 +287,10 @@ class Lane:
 
     async def _load(self) -> None:
         link = self.link
+        limit = BUS_LANE_ROWS if self._has_space else BUS_LANE_URGENT
         try:
             skip = [*self._held, *self._dormant]
-            rows = await guarded(self._context.store.outbox_of(self.name, BUS_LANE_ROWS, skip))
+            rows = await guarded(self._context.store.outbox_of(self.name, limit, skip))
             later = await guarded(self._context.store.next_outbox(self.name))
         except BusError:
             self._more = True
@@ -286,7 +300,9 @@ class Lane:
         if self.link is not link or link is None:
             self._more = True
         else:
-            self._more = self._more or len(rows) >= BUS_LANE_ROWS
+            self._more = self._more or len(rows) >= limit
+            found = {stream_of(item.message): None for _, item in rows}
+            self._pressing = {one: None for one in self._pressing if one in found}
             for id, item in rows:
                 if id in self._held or self._context.is_removed(id):
                     continue
@@ -337,7 +353,7 @@ class Lane:
                 if queue and self._write(link, stream, queue, most, at_once):
                     wrote = True
                     break
-        if self._has_space:
+        if self._has_space or any(not self._queues[one] for one in self._pressing):
             self._load_soon()
         if wrote and self.queued:
             self._drain_soon()

@@ -832,6 +832,9 @@ BUS_WORD_MS: Final = 20
 tells of all changes meanwhile."""
 BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_RELAY_MS: Final = 2 * SECOND_MS
+"""What came over the bus waits about this long before a node that may relay hands it to a broker:
+its origin, or another node that relays, may be faster."""
 BUS_STORE_MS: Final = 5 * SECOND_MS
 """How long a page that came from a neighbour may take to be stored, with the objects that it names,
 before another neighbour is asked for what it holds."""
@@ -852,7 +855,7 @@ BUS_PAGES_WAITING_MAX: Final = 32_768
 BUS_WORD_STREAMS_MAX: Final = 512
 """Streams in one word about what a node has; more take several words."""
 BUS_WORD_RANGES_MAX: Final = 1024
-"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+"""Ranges of one stream in a word; what lies beyond them follows in the next one."""
 BUS_WORD_RANGES_ALL: Final = 32_768
 """After about this many ranges a word about several streams ends, and another one follows: it has
 to fit into a frame."""
@@ -917,6 +920,16 @@ BUS_LANE_ROWS: Final = 512
 are left in memory."""
 BUS_LANE_BYTES: Final = 4 * MIB
 """While messages of this size wait in memory for room on a link, no more are read."""
+BUS_LANE_URGENT: Final = 64
+"""Messages that are read nevertheless, of a priority of which none is in memory."""
+BUS_RELAY_HOPS_MAX: Final = 4
+"""So many peers pass a message of a topic on before it ends."""
+BUS_RELAY_GIVEN_MAX: Final = 64
+"""Peers that a passed message names as having it; beyond that some get a copy in vain."""
+BUS_RELAY_WAITING_MAX: Final = 256
+"""Messages of one origin that wait to be passed on over one link; more are dropped, and counted."""
+BUS_RELAY_WAITING_BYTES: Final = 1 * MIB
+"""Bytes of these, of one origin; of all origins four times as much."""
 BUS_REQUESTS_MAX: Final = 10_000
 """Requests that a peer may have outstanding; one more is refused."""
 BUS_REPLIES_KEPT: Final = 4096

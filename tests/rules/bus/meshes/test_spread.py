@@ -253,7 +253,34 @@ def test_B4_one_neighbour_is_asked_and_another_when_nothing_comes() -> None:
     assert ask_of(node.heard("b", stream, Frontier(9), 0, 1.0)) == [], "one is enough"
     assert ask_of(node.tick(199.0)) == []
     assert ask_of(node.tick(200.0)) == [("b", ((1, 10),))]
-    assert ask_of(node.tick(400.0)) == [("a", ((1, 10),))] or node.next_at() is not None
+    assert ask_of(node.tick(400.0)) == [], "both still owe it"
+
+
+def test_B4_a_neighbour_that_never_sends_what_it_says_costs_nothing_and_others_are_asked() -> None:
+    node = Spread("me", ask_ms=200)
+    node.link_up("liar", "liar", [MESH])
+    streams = [StreamName(MESH, "liar", epoch) for epoch in range(1, 100)]
+    for stream in streams:
+        assert ask_of(node.heard("liar", stream, Frontier(9), 0, 0.0)) == [("liar", ((1, 10),))]
+    assert node.next_at() == 200.0
+    assert node.tick(200.0) == []
+    assert node.next_at() is None, "no clock runs for what does not come"
+    for n in range(10, 2000):  # it tells of more and more
+        asked = ask_of(node.heard("liar", streams[0], Frontier(n), 0, 200.0 + n))
+        assert asked == [("liar", ((n, n + 1),))]
+        node.tick(200.0 + n)
+        assert sum(map(len, node._awaited.values())) <= len(streams) + 4
+        assert len(node._due) <= 4
+    node.tick(3000.0)
+    assert node.next_at() is None
+    node.link_up("honest", "honest", [MESH])
+    assert ask_of(node.heard("honest", streams[0], Frontier(1999), 0, 3001.0)) == []
+    assert ask_of(node.tick(3201.0)) == [("honest", ((1, 2000),))], "its origin did not push it"
+    node.has(streams[0], Frontier(1999), 3300.0, 0.5, "honest")
+    assert ask_of(node.tick(3401.0)) == []
+    node.link_down("liar", 3300.0)
+    assert node._awaited == {}
+    assert node._busy == {}
 
 
 def test_B4_what_comes_slowly_is_not_asked_for_twice() -> None:
@@ -311,6 +338,16 @@ def test_B4_a_mesh_that_is_not_shared_is_neither_pushed_nor_heard() -> None:
     assert node.heard("a", theirs, Frontier(4), 0, 0.0) == []
     assert node.has(theirs, Frontier(1), 0.0, 0.0) == []
     assert node.next_at() is None, "nothing to tell"
+
+
+def test_B4_a_mesh_that_is_no_longer_shared_when_its_word_is_due_is_not_told_of() -> None:
+    node, stream = Spread("ana"), StreamName(MESH, "bob", 1)
+    node.link_up("one", "cyd", {MESH})
+    node.has(stream, Frontier(3), 0.0, 0.5)
+    del node.mine[stream]
+    due = node.next_at()
+    assert due is not None
+    assert node.tick(due) == []
 
 
 def test_B4_what_a_neighbour_has_is_not_pushed_to_it() -> None:
