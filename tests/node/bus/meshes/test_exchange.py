@@ -373,9 +373,12 @@ def test_B4_what_the_source_has_truncated_is_shown_as_missing(nodes: Nodes) -> N
             ana.engine.store.write(lambda tx: tx.log_truncate(4, 99, 1))
             await ana.exchange.refresh()
             connect(ana, bob)
-            await until(lambda: len(bob.logged()) == 3, (bob,))
-            (missing,) = [s.missing for s in bob.exchange.status().streams if s.origin == "ana"]
-            assert missing == 3
+
+            def missing() -> list[int]:
+                told = bob.exchange.status().streams
+                return [stream.missing for stream in told if stream.origin == "ana"]
+
+            await until(lambda: len(bob.logged()) == 3 and missing() == [3], (bob,))
 
     asyncio.run(story())
 
