@@ -876,6 +876,8 @@ BUS_COMPARE_BLOCKS: Final = 64
 BUS_SNAPSHOT_MS: Final = 5 * SECOND_MS
 """How long a node that lacks what a peer has truncated waits for somebody who still has it, before
 it takes a snapshot."""
+BUS_SNAPSHOT_PATIENCE_MS: Final = 30 * SECOND_MS
+"""A peer that owes a part of a snapshot for longer is given up, and another one is asked."""
 BUS_SNAPSHOT_PIECES: Final = 50
 """Pieces of an export that are looked through for one answer about a snapshot."""
 BUS_SNAPSHOT_PLACE_BYTES: Final = 4 * KIB

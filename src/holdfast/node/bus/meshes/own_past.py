@@ -68,7 +68,9 @@ class OwnPast:
         )
         log.warning("%s: %s", name.mesh, trouble)
         if relays:
-            await self._run(partial(note_trouble, self._engine, name, trouble))
+            # Beside what we count now, also if it is about a later epoch: nobody else begins one.
+            now = name._replace(epoch=self._engine.ctx.epoch)
+            await self._run(partial(note_trouble, self._engine, now, trouble))
 
 
 def _lost(engine: NodeEngine, name: StreamName, covered: Frontier) -> _Lost:
