@@ -209,7 +209,8 @@ class Bus:
     ) -> SendReceipt:
         """Sends a message to one peer. It is in the outbox before anything else happens, and stays
         there until the peer has stored it. If the peer is not there for `wait_ms`, the receipt says
-        `spooled`; while it is there, this waits for as long as the peer takes.
+        `spooled`, and so it does if the peer lets this node not do that now; else this waits for as
+        long as the peer takes.
         """
         peer = await self._peer(to)
         if topic:

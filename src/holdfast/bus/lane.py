@@ -13,6 +13,7 @@ not durable, and cancels. They end with the link.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -27,7 +28,7 @@ from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream
 from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
 from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
-from holdfast.rules.bus.refusal import RESIGN, next_try
+from holdfast.rules.bus.refusal import NOT_NOW, RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
 from holdfast.rules.limits import (
@@ -38,6 +39,8 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.transport.remote_errors import clean
+
+log = logging.getLogger("holdfast.bus")
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
@@ -508,6 +511,10 @@ class Lane:
             if code in RESIGN:
                 # A new link brings a new welcome: the peer's life and what it has seen of ours.
                 link.close(code, "what was signed for this link is refused")
+            if code in NOT_NOW and outgoing.message.id in self._receipts:
+                # Nobody waits until it may: it is in the outbox.
+                log.warning("%s does not take a message now: %s: %s", self.name, code, reason)
+                self._answer(outgoing.message.id, "spooled")
             return
         context.spawn(self._give_up(id, code, reason), "give-up")
         error = MessageRefused(f"{code}: {reason}")
