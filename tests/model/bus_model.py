@@ -124,8 +124,8 @@ class BusModel:
         if fields is None:
             return "bad_envelope"
         _, id, kind, topic, body, _, _, _, _, _, durable = fields
-        if to[0] != DIRECT and topic.encode() != to[1:]:
-            return "wrong_recipient"
+        if to[0] == TOPIC or (to[0] == ANYCAST and topic.encode() != to[1:]):
+            return "wrong_recipient"  # what is signed for a topic travels in another frame
         if head.sequence <= self.marks.get(sender, 0) or head.nonce in self._nonces:
             return "bad_sequence"
         if head.sequence > SEQUENCE_MAX:

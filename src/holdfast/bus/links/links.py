@@ -32,6 +32,7 @@ from holdfast.rules.errors import (
     BusClosed,
     CapabilityRefused,
     HoldfastError,
+    PeerNameTaken,
     PeerUnreachable,
     TooMany,
     TooSlow,
@@ -188,11 +189,12 @@ class BusLinks:
 
     def _refuse(self, connection: FrameConnection, error: HoldfastError) -> None:
         """A stranger gets the code and not a word more; who showed a capability learns what is
-        wrong with it, which is all its own.
+        wrong with it, which is all its own, and a peer that is known why it is not let in.
         """
         self.counts[error.code] += 1
         log.info("a connection from %s is refused: %s", connection.host, error.message)
-        why = error.message[:REASON_CHARS_MAX] if isinstance(error, CapabilityRefused) else ""
+        is_told = isinstance(error, CapabilityRefused | PeerNameTaken)
+        why = error.message[:REASON_CHARS_MAX] if is_told else ""
         goodbye = GoodbyeFrame(error.code, why)
         connection.send(FrameKind.GOODBYE, Stream.CONTROL, told(FrameKind.GOODBYE, goodbye))
         connection.close()

@@ -6,8 +6,8 @@ this origin and this epoch, under these numbers. Within an honest page one bad e
 other: it goes into the quarantine of the lane `bus:<peer>`, with the reason.
 
 What is believed goes through the receive step of `node/core/receive.py`, and what the page covers
-is noted in the same transaction. Nothing that came over the bus enters the outbox: whoever wrote it
-hands it to its broker.
+is noted in the same transaction. Where this node may relay to a broker, that step hands to it what
+is new.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_ASK_MS,
     BUS_ASK_RANGES_MAX,
+    BUS_STORE_MS,
     BUS_STREAMS_MAX,
     BUS_WORD_MS,
 )
@@ -202,7 +203,10 @@ class Spread:
         self.mine[stream] = has
         awaited = self._awaited.get(stream, [])
         left = [
-            one._replace(ranges=ranges, until=now + self._ask_ms if one.link == via else one.until)
+            one._replace(
+                ranges=ranges,
+                until=max(one.until, now + self._ask_ms) if one.link == via else one.until,
+            )
             for one in awaited
             if (ranges := tuple(without(one.ranges, has)))
         ]
@@ -216,16 +220,33 @@ class Spread:
                     self._word_at = now + self._word_ms * (0.5 + jitter)
         return self._want(stream, now)
 
-    def came(self, link: str, stream: StreamName, start: int, end: int) -> None:
-        """A neighbour sent these numbers, so it has them."""
+    def came(self, link: str, stream: StreamName, start: int, end: int, now: float) -> None:
+        """A neighbour sent these numbers, so it has them. They are being stored: nobody is asked
+        for them, unless that takes too long.
+        """
+        if link not in self._links:
+            return
+        self.sent(link, stream, start, end)
+        in_hand = cover(NOTHING, start, end)
+        left = [
+            one._replace(
+                ranges=ranges,
+                until=max(one.until, now + self._ask_ms) if one.link == link else one.until,
+            )
+            for one in self._awaited.get(stream, [])
+            if (ranges := tuple(without(one.ranges, in_hand)))
+        ]
+        lacks = tuple(without([(start, end)], self.mine.get(stream, NOTHING)))
+        if lacks:
+            left.append(_Awaited(link, lacks, now + BUS_STORE_MS, True))
+        self._set_awaited(stream, left)
+
+    def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
+        """A neighbour was sent these numbers."""
         neighbour = self._links.get(link)
         if neighbour is not None:
             known = neighbour.known.get(stream, NOTHING)
             neighbour.known.put(stream, cover(known, start, end))
-
-    def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
-        """A neighbour was sent these numbers."""
-        self.came(link, stream, start, end)
 
     def refused(self, link: str, stream: StreamName, now: float) -> list[Effect]:
         """A neighbour will not send what it was asked for: others are asked, and it is not, until
@@ -248,7 +269,8 @@ class Spread:
                 streams = tuple(
                     stream
                     for stream in neighbour.untold
-                    if lacking(neighbour.known.get(stream, NOTHING), self.mine[stream])
+                    # What is no longer shared since is nothing to tell of.
+                    if lacking(neighbour.known.get(stream, NOTHING), self.mine.get(stream, NOTHING))
                 )
                 neighbour.untold.clear()
                 if streams:
