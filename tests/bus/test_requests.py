@@ -257,6 +257,43 @@ def test_B5_only_the_peer_that_was_asked_may_answer() -> None:
     run(story())
 
 
+def test_B5_another_peer_cannot_answer_a_request_of_an_earlier_life() -> None:
+    async def story() -> None:
+        store = MemoryMeshStore()
+        ana = await bound("ana", "ben", "cat", store=store)
+        ben, cat = await bound("ben", "ana"), await bound("cat", "ana")
+        caller = asyncio.create_task(ana.request("ben", "work", timeout_ms=3000))
+        while not await store.outbox_requests():
+            await asyncio.sleep(0)
+        await ana.close()
+        with pytest.raises(BusClosed):
+            await caller
+
+        async def work(request: ReceivedRequest) -> bytes:
+            return b"honest"
+
+        ben.serve("work", work)
+        ana = await bound("ana", "ben", "cat", store=store)
+        await join(ana, ben)
+        await join(ana, cat)
+        (request,) = ana.outstanding()
+        forged = BusMessage(
+            id=SystemClock().new_id(),
+            kind=MessageKind.REPLY,
+            correlation=request.id,
+            body=b"forged",
+        )
+        assert (await cat.send("ana", "see that the link works")).state == "delivered"
+        cat.router.lane_of("ana").put_passing(Outgoing(forged, None))
+        while not ana.status().counts.get("late_replies"):
+            await asyncio.sleep(0)
+        assert (await ana.reissue(request.id)).body == b"honest"
+        for bus in (ana, ben, cat):
+            await bus.close()
+
+    run(story())
+
+
 class _SlowToReserve(MemoryMeshStore):
     """Its disk takes a while to hand out numbers."""
 

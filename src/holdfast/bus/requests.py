@@ -295,7 +295,8 @@ class Requests:
 
     def keep_reply(self, sender: str, row: InboxMessage) -> None:
         """A reply stands in the inbox."""
-        if row.message.correlation in self._earlier:
+        earlier = self._earlier.get(row.message.correlation)
+        if earlier is not None and earlier[1].peer == sender:
             self._replies[row.message.correlation] = (sender, row)
         else:
             self.heard(sender, row.message)
