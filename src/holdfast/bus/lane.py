@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -23,14 +24,20 @@ from holdfast.bus.context import BusContext
 from holdfast.bus.guard import guarded
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.ports import Link
-from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream
+from holdfast.bus.settling import Settling
+from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream, told
 from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
 from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.refusal import RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
-from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS, BUS_LANE_URGENT, REASON_CHARS_MAX
+from holdfast.rules.limits import (
+    BUS_LANE_BYTES,
+    BUS_LANE_ROWS,
+    BUS_LANE_URGENT,
+    REASON_CHARS_MAX,
+)
 from holdfast.transport.remote_errors import clean
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
@@ -130,6 +137,9 @@ class Lane:
         self._loading = False
         self._draining = False
         self._later: asyncio.TimerHandle | None = None
+        self._settling = Settling(context)
+        self._returning = 0
+        """Rows that are being put back."""
         self._recipient: tuple[Link, Recipient] | None = None
         """Whom what goes over a link is signed for."""
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
@@ -233,6 +243,7 @@ class Lane:
         """There is a link, and our numbers are above what the peer has seen."""
         self._let_go()
         self.link, self.last_number, self._more = link, 0, True
+        self._settling.begin()
         self._drain_soon()
 
     def end(self, link: Link) -> None:
@@ -312,6 +323,7 @@ class Lane:
                     self._asked.found_reply(self.name, item.message)
                 self._hold(id, item)
             self._look_again_at(later)
+            self._tell_settled()
         self._drain_soon()
 
     def _look_again_at(self, at_ms: int | None) -> None:
@@ -438,7 +450,7 @@ class Lane:
         self._context.counts["expired"] += 1
         outgoing.told(written=False)
         if outgoing.id is not None:
-            self._done_with(outgoing.id)
+            self._done_with(outgoing.id, outgoing.message)
         self._answer(outgoing.message.id, PeerUnreachable(f"{self.name} did not come in time"))
         return True
 
@@ -468,13 +480,26 @@ class Lane:
         if outgoing.id is not None and not outgoing.dropped:
             if outgoing.message.kind is MessageKind.REQUEST:
                 return  # it stays in the outbox until there is a reply
-            self._done_with(outgoing.id)
+            self._done_with(outgoing.id, outgoing.message)
         if self._receipts:
             self._answer(outgoing.message.id, "delivered")
 
-    def _done_with(self, id: OutboxId) -> None:
+    def _done_with(self, id: OutboxId, message: BusMessage) -> None:
         self._held.pop(id, None)
         self._context.remove_outbox(id)
+        self._settling.ended(id, message)
+        if self._settling.is_due:
+            self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        """Tells the peer which messages may come again, if all that wait are known here."""
+        unknown = self._more or self._loading or self._later is not None or self._returning
+        if unknown or self.link is None or not self._settling.is_due:
+            return
+        word = self._settling.word(one.message for one in self._held.values())
+        if word is not None:
+            with suppress(PeerUnreachable):  # the next link begins with it
+                self.link.send(FrameKind.SETTLED, Stream.CONTROL, told(FrameKind.SETTLED, word))
 
     def _was_refused(self, link: Link, outgoing: Outgoing, code: str, reason: str) -> None:
         context, id = self._context, outgoing.id
@@ -486,6 +511,7 @@ class Lane:
         again = next_try(code, outgoing.attempts, now_ms, jitter, is_request=asked)
         self._held.pop(id, None)
         if again is not None:
+            self._returning += 1
             context.spawn(self._put_back(id, again), "put-back")
             if code in RESIGN:
                 # A new link brings a new welcome: the peer's life and what it has seen of ours.
@@ -498,8 +524,11 @@ class Lane:
         self._answer(outgoing.message.id, error)
 
     async def _put_back(self, id: OutboxId, not_before: int) -> None:
-        await guarded(self._context.store.put_back(id, not_before))
-        self._more = True
+        try:
+            await guarded(self._context.store.put_back(id, not_before))
+        finally:
+            self._returning -= 1
+            self._more = True
         self._drain_soon()
 
     async def _give_up(self, id: OutboxId, code: str, reason: str) -> None:
