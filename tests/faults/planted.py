@@ -214,7 +214,11 @@ def _sent_back(patch: pytest.MonkeyPatch) -> None:
 def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A log does not say through whom an entry came."""
     of = intake.Intake.of
-    patch.setattr(intake.Intake, "of", lambda ctx, arrivals, *more: of(ctx, arrivals))
+
+    def nameless(ctx: Any, arrivals: Any, *way: Any, **more: Any) -> intake.Intake:
+        return of(ctx, arrivals, **more)
+
+    patch.setattr(intake.Intake, "of", nameless)
 
 
 def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:

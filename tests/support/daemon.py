@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +86,10 @@ class UpInThread(Up):
             return work(*args)
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine gives in the daemon's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def stop(self) -> None:
         """Asks it to end and waits until it has."""

@@ -137,7 +137,8 @@ class BusContext:
     def finish_inbox(self, number: int) -> None:
         """A handler has finished with a message. The store learns it soon, with others."""
         self._finished[number] = None
-        self._tidy_soon(BUS_FINISH_MS)
+        if self._tidy_ms > BUS_FINISH_MS:
+            self._tidy_soon(BUS_FINISH_MS)
 
     def is_finished(self, number: int) -> bool:
         """Whether a message that the store may still show is done with."""
@@ -146,7 +147,8 @@ class BusContext:
     def remove_outbox(self, id: int) -> None:
         """A message has arrived, or is given up. The store learns it soon, with others."""
         self._removed[id] = None
-        self._tidy_soon(BUS_TIDY_MS)
+        if self._tidy_ms > BUS_TIDY_MS:
+            self._tidy_soon(BUS_TIDY_MS)
 
     def is_removed(self, id: int) -> bool:
         """Whether a row of the outbox that the store may still show is done with."""

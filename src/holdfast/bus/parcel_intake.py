@@ -215,7 +215,7 @@ class ParcelIntake:
                     number = arrival.sequence
                     refused.append((number, BadSequence.code, "this number was seen before"))
         upto = max([parcel.last_sequence for parcel in parcels])
-        if refused or any([one.message.kind in _WAITED_FOR for one in arrivals]):
+        if refused or any(one.message.kind in _WAITED_FOR for one in arrivals):
             self._acknowledge(upto, refused)
         else:
             self._acknowledge_later(upto)
@@ -234,7 +234,7 @@ class ParcelIntake:
         link, keeps = self.link, self._receiver.keeps
         wrong, look = self._wrong_recipient(parcel), self._looks_closely(parcel)
         size = rest // parcel.count
-        for (nonce, sequence, _), message in zip(parcel.each_head(), messages, strict=True):
+        for (nonce, sequence, _), message in zip(parcel.raw_heads(), messages, strict=True):
             if isinstance(message, BusMessage):
                 error = wrong
                 if look and error is None:

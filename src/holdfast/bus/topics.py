@@ -11,6 +11,7 @@ also those that came in an earlier life of the bus, or when nobody listened.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from holdfast.bus.context import BusContext
@@ -70,7 +71,7 @@ class Topics:
         self._durable: dict[str, list[str]] = {}
         """Who has durable subscriptions, connected or not."""
         self._held: dict[int, _Holding] = {}
-        self._done: dict[int, None] = {}
+        self._done: OrderedDict[int, None] = OrderedDict()
         """The messages of the inbox that were finished last: a page that was read before the store
         knew it may still hold them.
         """
@@ -229,9 +230,7 @@ class Topics:
         """
         self._names[link.peer] = link.name
         if rows and not self._reading and rows[0].number == self._cursor + 1:
-            for row, (_, credit) in zip(rows, came, strict=True):
-                self._hand_out(row, credit)
-                self._cursor = row.number
+            self._hand_out_all(rows, came)
             return
         for message, credit in came:
             self._credits[link.peer, message.id] = credit
@@ -259,6 +258,37 @@ class Topics:
         finally:
             self._reading = False
 
+    def _hand_out_all(
+        self, rows: Sequence[InboxMessage], came: Sequence[tuple[BusMessage, Credit]]
+    ) -> None:
+        """As `_hand_out` for each. Most often one subscription wants them and has room: then it is
+        woken once, and the sender gets its credit back in one piece.
+        """
+        taken: list[Credit] = []
+        for row, (message, credit) in zip(rows, came, strict=True):
+            number, only = row.number, None
+            if message.kind is not MessageKind.REPLY:
+                only = self._only_reader(message.topic)
+            if only is None:
+                self._hand_out(row, credit)
+            else:
+                self._held[number] = _Holding((only,), None)
+                only.add(self._received(row, only))
+                only.cursor = number
+                taken.append(credit)
+            self._cursor = number
+        Credit.release_all(taken)
+
+    def _only_reader(self, topic: str) -> BusSubscription | None:
+        """The one subscription that wants messages of a topic, if it can have one more now."""
+        found: BusSubscription | None = None
+        for one in self._subscriptions:
+            if takes(one.pattern, topic):
+                if found is not None:
+                    return None
+                found = one
+        return found if found is not None and found.is_caught_up and found.room > 0 else None
+
     def _hand_out(self, row: InboxMessage, credit: Credit | None) -> None:
         if row.message.kind is MessageKind.REPLY:
             self._on_reply(self._names[row.sender], row)
@@ -266,14 +296,6 @@ class Topics:
         else:
             wanted = [one for one in self._subscriptions if takes(one.pattern, row.message.topic)]
         if not wanted:
-            if credit is not None:
-                credit.release()
-            return
-        first = wanted[0]
-        if len(wanted) == 1 and first.is_caught_up and first.room > 0:
-            self._held[row.number] = _Holding(wanted, None)
-            first.add(self._received(row, first))
-            first.cursor = row.number
             if credit is not None:
                 credit.release()
             return
@@ -289,14 +311,10 @@ class Topics:
                 self.fill(subscription)
 
     def _received(self, row: InboxMessage, subscription: BusSubscription) -> ReceivedMessage:
-        name = self._names.get(row.sender, "")
+        sender = row.sender
+        name = self._names.get(sender, "")
         return ReceivedMessage(
-            row.message,
-            name,
-            row.sender,
-            row.received_at,
-            row.number,
-            lambda: self._finished(row.number, subscription),
+            row.message, name, sender, row.received_at, row.number, subscription.finished
         )
 
     # --- subscriptions that are behind -----------------------------------------------------------
@@ -360,7 +378,8 @@ class Topics:
             holding.taken(subscription)
         subscription.add(self._received(row, subscription))
 
-    def _finished(self, number: int, subscription: BusSubscription) -> None:
+    def finished(self, number: int, subscription: BusSubscription) -> None:
+        """A reader has done what was to be done with a message of the inbox."""
         holding = self._held.get(number)
         if holding is not None:
             holding.finished = True
@@ -376,5 +395,5 @@ class Topics:
         if holding.finished:
             self._done[number] = None
             if len(self._done) > BUS_FINISHED_KEPT:
-                del self._done[next(iter(self._done))]
+                self._done.popitem(last=False)
             self._context.finish_inbox(number)

@@ -839,6 +839,12 @@ BUS_WORD_MS: Final = 20
 tells of all changes meanwhile."""
 BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_RELAY_MS: Final = 2 * SECOND_MS
+"""What came over the bus waits about this long before a node that may relay hands it to a broker:
+its origin, or another node that relays, may be faster."""
+BUS_STORE_MS: Final = 5 * SECOND_MS
+"""How long a page that came from a neighbour may take to be stored, with the objects that it names,
+before another neighbour is asked for what it holds."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
 BUS_EPOCHS_MAX: Final = 256
@@ -856,7 +862,7 @@ BUS_PAGES_WAITING_MAX: Final = 32_768
 BUS_WORD_STREAMS_MAX: Final = 512
 """Streams in one word about what a node has; more take several words."""
 BUS_WORD_RANGES_MAX: Final = 1024
-"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+"""Ranges of one stream in a word; what lies beyond them follows in the next one."""
 BUS_WORD_RANGES_ALL: Final = 32_768
 """After about this many ranges a word about several streams ends, and another one follows: it has
 to fit into a frame."""

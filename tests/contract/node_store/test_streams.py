@@ -147,6 +147,17 @@ def test_B4_two_contents_under_one_number_are_a_finding(store: Store) -> None:
     assert row_of(store).trouble == ""
 
 
+def test_B4_numbers_far_apart_in_one_page_are_counted_and_found_like_others(store: Store) -> None:
+    with_mesh(store)
+    add(store, (1, 1), (2, 2), (3, 1_000_000))
+    row = row_of(store)
+    assert (row.entries, row.covered) == (3, Frontier(2, ((1_000_000, 1_000_001),)))
+    add(store, (4, 3), (5, 1_000_000))
+    row = row_of(store)
+    assert row.entries == 4
+    assert "number 1000000 has two contents" in row.trouble
+
+
 def test_B4_an_entry_that_is_counted_again_changes_nothing(store: Store) -> None:
     with_mesh(store)
     placed = store.write(lambda tx: [put(tx, n, n) for n in (1, 2, 3)])

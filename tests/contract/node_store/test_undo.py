@@ -169,6 +169,9 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "outbox_inflight": lambda tx: tx.outbox_inflight(outbox_row(3).lane, [3]),
     "outbox_recover": lambda tx: tx.outbox_recover(),
     "outbox_done": lambda tx: tx.outbox_done([(2, b"c" * 16, 1, 9)], 60),
+    "outbox_arrived": lambda tx: tx.outbox_arrived(
+        outbox_row(3).lane, [(outbox_row(3).id, b"c" * 16, 1, 9)], 60
+    ),
     "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10**15, 10),
     "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
     "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),

@@ -130,6 +130,7 @@ class BusHost:
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
             await self.exchange.start()
+            self.members.on_change = self.exchange.refresh_soon
         except BaseException:
             await self.bus.close()
             raise

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.bus.links.link import CLOSING
 from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
 from holdfast.node.bus.meshes.backfill import switch_on
@@ -111,6 +112,8 @@ class MeshMembers:
         """`gone` gets the key of a peer whose link has ended."""
         self._engine, self._own_key, self.peers, self._write = engine, own_key, peers, write
         self._gone = gone
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when members or their grants have changed."""
         self._owner = MeshOwner(engine, own_key, write, self._changed)
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
@@ -195,6 +198,11 @@ class MeshMembers:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
         switch_on(self._engine, invite.mesh)
+        for link in list(self._links.values()):
+            if members.of_key(link.peer) is not None:
+                # What this node was given is shown when a link begins: those that stand, because
+                # the peer is trusted too, are made anew.
+                link.close(CLOSING, "this node has joined a mesh, and comes back as a member")
         await self.peers.note_addresses(owner, invite.addresses)
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
@@ -395,6 +403,7 @@ class MeshMembers:
         `refresh_peers` of the bus.
         """
         self._told[members.mesh] = members.serial
+        self.on_change()
         for link in list(self._links.values()):
             if link.peer != heard_from and members.of_key(link.peer) is not None:
                 self._spawn(self._tell(link, members))

@@ -98,6 +98,11 @@ class MeshExchange:
         for link in list(self._links.values()):
             await self._introduce(link)
 
+    def refresh_soon(self) -> None:
+        """The same, by itself: members or their grants have changed."""
+        if not self._closed and self._loop is not None:
+            self._context.start(self.refresh())
+
     async def close(self) -> None:
         """Ends everything that is under way."""
         self._closed = True
@@ -172,8 +177,9 @@ class MeshExchange:
         context = self._context
         who = (context.engine, context.grants, link.who)
         ours = await context.run(partial(mesh_serve.shared_with, *who))
-        link.relays = await context.run(partial(_relays, *who, ours))
-        if ours != link.ours or not link.introduced:
+        relays = await context.run(partial(_relays, *who, ours))
+        if (ours, relays) != (link.ours, link.relays) or not link.introduced:
+            link.relays = relays
             link.introduce(ours)
             link.relink()
             self._hold_soon()
@@ -194,9 +200,12 @@ class MeshExchange:
             self._context.start(self._look())
 
     async def _look(self) -> None:
-        """Reads the streams, and does what follows from what is new."""
+        """Reads the streams, and does what follows from what is new. What a page brought meanwhile
+        is newer than what is read here, and rings by itself.
+        """
         context = self._context
         async with self._looking:
+            context.taken.clear()
             try:
                 rows = await context.run(partial(mesh_serve.streams_of, context.engine))
             except HoldfastError as error:
@@ -204,10 +213,11 @@ class MeshExchange:
                 return
             there = {row.name for row in rows}
             for name in [name for name in context.rows if name not in there]:
-                del context.rows[name]
-                context.spread.mine.pop(name, None)
+                if name not in context.taken:
+                    del context.rows[name]
+                    context.spread.mine.pop(name, None)
             for row in rows:
-                if context.rows.get(row.name) != row:
+                if context.rows.get(row.name) != row and row.name not in context.taken:
                     context.takes(row)
 
     async def _count(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.bus.options import RunInThread
 from holdfast.node.bus.meshes.grants import MeshGrants
 from holdfast.node.core.engine import NodeEngine
-from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.bus.meshes.coverage import StreamName, lacking
 from holdfast.rules.bus.meshes.spread import Effect, Spread
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
@@ -40,6 +40,9 @@ class MeshContext:
         self.spread = Spread(self.us)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
+        self.taken: dict[StreamName, None] = {}
+        """Streams of which a page was stored since the last reading began: what that reads of them
+        may be older."""
         self.zone_keys: dict[str, tuple[bytes, ...]] = {}
         """The keys of the zones that this node knows."""
         self._tasks: dict[asyncio.Future[Any], None] = {}
@@ -69,6 +72,15 @@ class MeshContext:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def took(self, row: StreamRow, via: str) -> None:
+        """A stream stands like this after a page of a neighbour was stored. Two pages of one stream
+        may be stored at a time, and be told of in another order.
+        """
+        known = self.rows.get(row.name)
+        if known is None or not lacking(row.covered, known.covered):
+            self.taken[row.name] = None
+            self.takes(row, via)
 
     def takes(self, row: StreamRow, via: str | None = None) -> None:
         """A stream stands like this now: does what follows from it."""

@@ -137,7 +137,8 @@ class MeshLink:
         self._introducing = False
         """Whether the peer is to be told which meshes are shared with it."""
         self._words: deque[MeshWord] = deque()
-        self._untold: dict[StreamName, None] = {}
+        self._untold: dict[StreamName, int] = {}
+        """Streams that are to be told of, and beyond which number."""
         self._questions: deque[tuple[BlocksAsked | LeavesAsked, int]] = deque()
         self._owed: dict[StreamName, list[Range]] = {}
         self._pages: deque[tuple[StreamName, EntriesPage, int]] = deque()
@@ -176,7 +177,7 @@ class MeshLink:
 
     def tell(self, streams: tuple[StreamName, ...]) -> None:
         """Tells what we have of these streams when their turn comes: as it is then."""
-        self._untold.update(dict.fromkeys(streams))
+        self._untold.update(dict.fromkeys(streams, 0))
         self._to_send.set()
 
     def ask(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
@@ -221,6 +222,7 @@ class MeshLink:
                 name = self._learn(word.number, word.named)
                 _check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((name, word, size))
+                self._in_hand(name, word)
                 self._to_take.set()
                 return False
             case ObjectAsked():
@@ -388,17 +390,19 @@ class MeshLink:
         ranges = 0
         while self._untold and len(streams) < BUS_WORD_STREAMS_MAX and ranges < BUS_WORD_RANGES_ALL:
             name = next(iter(self._untold))
-            del self._untold[name]
+            after = self._untold.pop(name)
             # The other side learns no more than so many: of the rest it hears nothing.
             if name in rows and self._given.has_room(name):
-                streams.append(self._told(name))
+                streams.append(self._told(name, after))
                 ranges += len(streams[-1].ranges)
         return StreamsTold(streams)
 
-    def _told(self, name: StreamName) -> StreamTold:
+    def _told(self, name: StreamName, after: int) -> StreamTold:
         row = self._context.rows[name]
         number, is_new = self._given.give(name)
-        covered = told(row.covered, BUS_WORD_RANGES_MAX)
+        covered = told(row.covered, BUS_WORD_RANGES_MAX, after)
+        if covered.last < row.covered.last:
+            self._untold[name] = covered.last  # nobody may ever fill the holes before it
         return StreamTold(
             number,
             row.base,
@@ -471,11 +475,18 @@ class MeshLink:
                 finally:
                     self.link.taken(Stream.MESH, size)
 
+    def _in_hand(self, name: StreamName, page: EntriesPage) -> None:
+        """Nobody else is asked for what a page holds while it waits for its turn or is stored."""
+        if name.mesh in self.shared and name in self._keys and page.start < page.end:
+            context = self._context
+            context.spread.came(self.label, name, page.start, page.end, context.now())
+            context.carry_out(())  # it is due at some time
+
     async def _take(self, name: StreamName, page: EntriesPage) -> None:
         if name.mesh not in self.shared or name not in self._keys:
             return
         context = self._context
-        context.spread.came(self.label, name, page.start, page.end)
+        self._in_hand(name, page)
         try:
             decoded = await context.run(
                 partial(
@@ -496,22 +507,18 @@ class MeshLink:
         if received.row.number:
             self._unconfirmed[name] = None
             self._confirm(name, cover(NOTHING, page.start, page.end))
-            context.takes(received.row, self.label)
+            context.took(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
         """Stores a page, however long the disk is full or the quarantine has no room."""
         context, failures = self._context, 0
         while True:
             try:
-                wanted = await context.run(
-                    partial(mesh_receive.objects_of_page, context.engine, page)
-                )
+                may_bring = (context.engine, context.grants, self.who, page)
+                wanted = await context.run(partial(mesh_receive.objects_of_page, *may_bring))
                 absent = await self._pull.pull(wanted) if wanted else set()
                 received = await context.run(
-                    partial(
-                        mesh_receive.receive_mesh_page,
-                        *(context.engine, context.grants, self.who, page, absent),
-                    )
+                    partial(mesh_receive.receive_mesh_page, *may_bring, absent)
                 )
                 self.problem = "" if failures else self.problem
                 return received

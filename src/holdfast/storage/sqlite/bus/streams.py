@@ -22,6 +22,7 @@ from holdfast.rules.bus.meshes.streams import (
 from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import BUS_COMPARE_BLOCK
+from holdfast.storage.sqlite.bus.rows import in_list
 from holdfast.storage.sqlite.log_leaves import refuse_damaged
 
 _LANES: Final = tuple(f"d{lane}" for lane in range(LANES))
@@ -33,6 +34,8 @@ _OF: Final = "WHERE mesh = ? AND origin = ? AND epoch = ?"
 _ADD: Final = ", ".join(f"{lane} = {lane} + ?" for lane in _LANES)
 _PLACE: Final = "INSERT INTO stream_place (stream, seq, offset) VALUES (?, ?, ?)"
 _NOTHING: Final = (0,) * LANES
+_NEAR: Final = 4
+"""So many numbers are read for each one that is asked for before each is looked up by itself."""
 _NEXT: Final = (
     f"UPDATE stream SET prefix = ?, entries = entries + ?, {_ADD} "
     "WHERE number = ? AND mesh = ? AND origin = ? AND epoch = ? AND prefix = ? AND ranges = ''"
@@ -192,12 +195,21 @@ class StreamWrites(StreamReads):
         return StreamRow(number=number, mesh=mesh, origin=origin, epoch=epoch)
 
     def _stream_there(self, number: int, placed: Sequence[Placed]) -> dict[int, int]:
-        """The offsets of numbers that have an entry, among those around the new ones."""
+        """The offsets of numbers that have an entry, among the new ones or around them."""
         seqs = [seq for seq, _, _ in placed]
-        found: Iterable[Any] = self._con.execute(
-            "SELECT seq, offset FROM stream_place WHERE stream = ? AND seq BETWEEN ? AND ?",
-            (number, min(seqs), max(seqs)),
-        )
+        first, last = min(seqs), max(seqs)
+        found: Iterable[Any]
+        if last - first < _NEAR * len(seqs):
+            found = self._con.execute(
+                "SELECT seq, offset FROM stream_place WHERE stream = ? AND seq BETWEEN ? AND ?",
+                (number, first, last),
+            )
+        else:  # a peer decides how far apart they are
+            found = self._con.execute(
+                "SELECT seq, offset FROM json_each(?2) CROSS JOIN stream_place "
+                "ON stream = ?1 AND seq = value",
+                (number, in_list(seqs)),
+            )
         return {seq: offset for seq, offset in found}
 
     def _stream_covers(
