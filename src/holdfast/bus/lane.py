@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from holdfast.bus.context import BusContext
+from holdfast.bus.context import BusContext, log
 from holdfast.bus.guard import guarded
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.ports import Link
@@ -300,9 +300,13 @@ class Lane:
             skip = [*self._held, *self._dormant]
             rows = await guarded(self._context.store.outbox_of(self.name, limit, skip))
             later = await guarded(self._context.store.next_outbox(self.name))
-        except BusError:
+        except BusError as error:
             self._more = True
-            raise
+            if link is not None:
+                # Nothing can go. On the next link it is read again; until then all of it waits.
+                log.error("what waits for %s cannot be read: %s", self.name, error.message)
+                link.close(error.code, "the store of this peer has failed")
+            return
         finally:
             self._loading = False
         if self.link is not link or link is None:
