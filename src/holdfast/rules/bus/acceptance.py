@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
-from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.message import BusMessage
 from holdfast.rules.bus.replay import Window, is_above
 from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
 from holdfast.rules.errors import BusInboxFull
@@ -130,20 +130,12 @@ def _judge_each(
     return Acceptance(verdicts, _moved(mark, taken), new, list(fresh_nonces))
 
 
-def comes_again(message: BusMessage) -> bool:
-    """Whether its sender may send a message again, under a new number. A publish that nobody keeps
-    and a cancel are written once: their mark is all that has to be known of them, and a peer cannot
-    fill a disk with their ids.
-    """
-    if message.kind is MessageKind.PUBLISH:
-        return message.durable
-    return message.kind is not MessageKind.CANCEL
-
-
 def known_until(message: BusMessage, now_ms: int) -> int:
-    """Until when the id of a message must stay known: as long as its sender may send it again. A
-    sender gives a message up when its time has run out, and never keeps one for longer than
-    BUS_TTL_MS_MAX. One that the sender does not keep comes again only while it waits for an answer.
+    """Until when the id of a message that is kept must stay known, unless its sender says before
+    that it will not send it again: a sender gives a message up when its time has run out, and never
+    keeps one for longer than BUS_TTL_MS_MAX. Ids of others need not be known: a message that is
+    only passed on is written once, and a request or a reply that comes again is recognised by who
+    handles it.
     """
     if message.ttl_ms is not None:
         return now_ms + message.ttl_ms + BUS_ID_MARGIN_MS
