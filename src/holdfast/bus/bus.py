@@ -209,7 +209,8 @@ class Bus:
     ) -> SendReceipt:
         """Sends a message to one peer. It is in the outbox before anything else happens, and stays
         there until the peer has stored it. If the peer is not there for `wait_ms`, the receipt says
-        `spooled`; while it is there, this waits for as long as the peer takes.
+        `spooled`, and so it does if the peer lets this node not do that now; else this waits for as
+        long as the peer takes.
         """
         peer = await self._peer(to)
         if topic:
@@ -253,8 +254,7 @@ class Bus:
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
-        peers_of = {name: await guarded(self._context.peers.find(name)) for name in durable}
-        kept = [name for name, peer in peers_of.items() if peer is not None]
+        kept = [one for one in durable if await self._known(one) is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
@@ -470,9 +470,12 @@ class Bus:
         if self._context.is_closed:
             raise BusClosed("the bus is closed")
 
+    async def _known(self, name: str) -> Peer | None:
+        return await guarded(self._context.peers.find(name))
+
     async def _peer(self, name: str) -> Peer:
         self._check_open()
-        found = await guarded(self._context.peers.find(name))
+        found = await self._known(name)
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found

@@ -85,10 +85,9 @@ class MemoryMeshStore(BaseMeshStore):
         self._remember((nonce,))
 
     def _remember(self, nonces: Sequence[bytes]) -> None:
-        for nonce in nonces:
-            if nonce not in self._nonces:
-                self._nonces.add(nonce)
-                self._ring.append(nonce)
+        new = [nonce for nonce in nonces if nonce not in self._nonces]
+        self._nonces.update(new)
+        self._ring.extend(new)
         while len(self._ring) > self._nonces_kept:
             self._nonces.discard(self._ring.popleft())
 
