@@ -254,7 +254,8 @@ class Bus:
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
-        kept = [one for one in durable if await self._known(one) is not None]
+        peers_of = {name: await self._known(name) for name in durable}
+        kept = [name for name, peer in peers_of.items() if peer is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:

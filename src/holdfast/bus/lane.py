@@ -13,7 +13,6 @@ not durable, and cancels. They end with the link.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -41,8 +40,6 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.transport.remote_errors import clean
-
-log = logging.getLogger("holdfast.bus")
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
