@@ -302,7 +302,10 @@ class Lane:
         try:
             skip = [*self._held, *self._dormant]
             rows = await guarded(self._context.store.outbox_of(self.name, limit, skip))
-            later = await guarded(self._context.store.next_outbox(self.name))
+            size = sum(len(item.message.body) for _, item in rows)
+            more, later = len(rows) >= limit or size >= BUS_LANE_BYTES, None
+            if not more:  # it looks at all that waits: once, at the end
+                later = await guarded(self._context.store.next_outbox(self.name))
         except BusError as error:
             self._more = True
             if link is not None:
@@ -315,7 +318,7 @@ class Lane:
         if self.link is not link or link is None:
             self._more = True
         else:
-            self._more = self._more or len(rows) >= limit
+            self._more = self._more or more
             found = {stream_of(item.message): None for _, item in rows}
             self._pressing = {one: None for one in self._pressing if one in found}
             for id, item in rows:

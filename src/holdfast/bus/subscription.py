@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.bus.credit import Credit
 from holdfast.bus.received import ReceivedMessage
 from holdfast.rules.errors import BusClosed
+from holdfast.rules.limits import BUS_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from holdfast.bus.topics import Topics
@@ -36,6 +37,8 @@ class BusSubscription:
         self.is_filling = False
         self._topics, self._buffer, self._manual = topics, buffer, manual
         self._ready: deque[ReceivedMessage] = deque()
+        self._bytes = 0
+        """Of the bodies of these."""
         self._beyond: deque[tuple[ReceivedMessage, Credit]] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._current: ReceivedMessage | None = None
@@ -49,7 +52,9 @@ class BusSubscription:
 
     @property
     def room(self) -> int:
-        return 0 if self._beyond else self._buffer - len(self._ready)
+        if self._beyond or self._bytes >= BUS_BUFFER_BYTES:
+            return 0
+        return self._buffer - len(self._ready)
 
     # --- the reader's side ---------------------------------------------------------------------
 
@@ -87,9 +92,10 @@ class BusSubscription:
             finally:
                 self._reader = None
         message = self._ready.popleft()
+        self._bytes -= len(message.body)
         if self._beyond:
             waited, credit = self._beyond.popleft()
-            self._ready.append(waited)
+            self._hold(waited)
             credit.release()
         elif not self.is_caught_up:
             self._topics.fill(self)
@@ -126,14 +132,18 @@ class BusSubscription:
 
     def add(self, message: ReceivedMessage) -> None:
         """A message for which there is room."""
-        self._ready.append(message)
+        self._hold(message)
         if self._reader is not None:
             self._wake()
+
+    def _hold(self, message: ReceivedMessage) -> None:
+        self._ready.append(message)
+        self._bytes += len(message.body)
 
     def add_passing(self, message: ReceivedMessage, credit: Credit) -> None:
         """A message that is not kept anywhere else."""
         if self.room > 0:
-            self._ready.append(message)
+            self._hold(message)
         else:
             credit.hold()
             self._beyond.append((message, credit))
@@ -151,6 +161,7 @@ class BusSubscription:
         while self._beyond:
             self._beyond.popleft()[1].release()
         self._ready.clear()
+        self._bytes = 0
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

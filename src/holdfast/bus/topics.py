@@ -26,7 +26,7 @@ from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.signed_envelope import check_bus_name
 from holdfast.rules.bus.topic_pattern import check_pattern, takes
 from holdfast.rules.errors import BadAnswer, BadInput, BusClosed, BusError, OverLimit
-from holdfast.rules.limits import BUS_FINISHED_KEPT, BUS_INTERESTS_MAX
+from holdfast.rules.limits import BUS_FINISHED_KEPT, BUS_INBOX_PAGE_BYTES, BUS_INTERESTS_MAX
 
 OURS = ""
 """Under this name the store keeps our own durable subscriptions."""
@@ -262,7 +262,7 @@ class Topics:
                 for row in rows:
                     self._hand_out(row, self._credits.pop((row.sender, row.message.id), None))
                     self._cursor = row.number
-                if len(rows) < _PAGE and not self._read_again:
+                if _is_last(rows) and not self._read_again:
                     return
         finally:
             self._reading = False
@@ -352,7 +352,7 @@ class Topics:
                     self._offer(row, subscription)
                     subscription.cursor = row.number
                 else:
-                    if len(page) < _PAGE:
+                    if _is_last(page):
                         subscription.cursor = max(subscription.cursor, upto)
                 if page and page[-1].number > upto and subscription.room > 0:
                     subscription.cursor = max(subscription.cursor, upto)
@@ -406,3 +406,9 @@ class Topics:
             if len(self._done) > BUS_FINISHED_KEPT:
                 self._done.popitem(last=False)
             self._context.finish_inbox(number)
+
+
+def _is_last(page: Sequence[InboxMessage]) -> bool:
+    """Whether nothing followed a page of the inbox when it was read."""
+    size = sum(len(row.message.body) for row in page)
+    return len(page) < _PAGE and size < BUS_INBOX_PAGE_BYTES

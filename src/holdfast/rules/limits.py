@@ -935,7 +935,12 @@ BUS_LANE_ROWS: Final = 512
 """Messages that a sender reads at a time of those that wait for a peer; it reads more when fewer
 are left in memory."""
 BUS_LANE_BYTES: Final = 4 * MIB
-"""While messages of this size wait in memory for room on a link, no more are read."""
+"""While messages of this size wait in memory for room on a link, no more are read, and no more at a
+time: one message at least."""
+BUS_INBOX_PAGE_BYTES: Final = 4 * MIB
+"""So much of the inbox is read at a time: one message at least."""
+BUS_BUFFER_BYTES: Final = 16 * MIB
+"""A subscription that holds this much has no room, however few messages that are."""
 BUS_LANE_URGENT: Final = 64
 """Messages that are read nevertheless, of a priority of which none is in memory."""
 BUS_RELAY_HOPS_MAX: Final = 4

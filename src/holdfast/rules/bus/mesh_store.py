@@ -153,7 +153,9 @@ class MeshStore(Protocol):
     async def outbox_of(
         self, peer: str, limit: int, skip: Collection[OutboxId] = ()
     ) -> list[tuple[OutboxId, OutboxMessage]]:
-        """What may go to one peer now: by priority, and within it in the order of its arrival."""
+        """What may go to one peer now: by priority, and within it in the order of its arrival.
+        Fewer than the limit if their bodies have BUS_LANE_BYTES.
+        """
 
     async def put_back(self, id: OutboxId, not_before: int) -> None:
         """It was tried in vain: one attempt more, and not again before a time."""
@@ -178,7 +180,9 @@ class MeshStore(Protocol):
         """Removes what has expired, and returns it."""
 
     async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
-        """What waits for handlers, with a number above `after`, by number."""
+        """What waits for handlers, with a number above `after`, by number. Fewer than the limit if
+        their bodies have BUS_INBOX_PAGE_BYTES.
+        """
 
     async def has_room(self, peer: PeerKey) -> bool:
         """Whether the inbox has room for more of a peer; it says no before `accept` does."""

@@ -31,6 +31,8 @@ from holdfast.rules.errors import BadInput, StoreCorrupt, WrongKey
 from holdfast.rules.limits import MIB
 
 NONCE_BYTES: Final = 24
+SEAL_BYTES: Final = NONCE_BYTES + 16
+"""By so much a sealed body is longer."""
 KEY_BYTES: Final = 32
 SALT_BYTES: Final = 16
 OPERATIONS: Final = 3

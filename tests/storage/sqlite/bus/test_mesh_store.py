@@ -9,11 +9,19 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from holdfast.rules.bus.mesh_store import ArrivalVerdict
+from holdfast.rules.bus.mesh_store import ArrivalVerdict, SignedArrival
 from holdfast.rules.errors import StoreBusy, StoreFailed
-from holdfast.rules.limits import BUS_BLOCK, BUS_NONCES_KEPT, BUS_SET_BACK_SKIP, BUS_WINDOW
+from holdfast.rules.limits import (
+    BUS_BLOCK,
+    BUS_INBOX_PAGE_BYTES,
+    BUS_LANE_BYTES,
+    BUS_NONCES_KEPT,
+    BUS_SET_BACK_SKIP,
+    BUS_WINDOW,
+)
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, inline
 from holdfast.storage.sqlite.store import SqliteStore
 from support.mesh_stores import (
@@ -334,6 +342,23 @@ def test_B4_a_sender_that_never_says_what_is_settled_loses_ids_of_its_own(tmp_pa
         assert bus_message(200).id in known, "the newest stay"
         again = signed_arrival(2, message=1, nonce=500)
         assert await store.accept(ANA, [again], name="ana") == [DUPLICATE]
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_B4_of_large_messages_few_are_read_at_a_time(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = await opened(tmp_path)
+        large = b"x" * (3 << 19)
+        for number in range(1, 6):
+            item = waiting_for("ben", number)
+            message = msgspec.structs.replace(item.message, body=large)
+            await store.enqueue_outbox(msgspec.structs.replace(item, message=message))
+            arrival = SignedArrival(number, nonce_of(number), message, True)
+            await store.accept(ANA, [arrival])
+        assert len(await store.outbox_of("ben", 100)) == BUS_LANE_BYTES // len(large) + 1
+        assert len(await store.pending_inbox(0, 100)) == BUS_INBOX_PAGE_BYTES // len(large) + 1
         await store.close()
 
     asyncio.run(story())

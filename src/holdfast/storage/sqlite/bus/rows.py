@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import apsw
 import msgspec
 
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.replay import Window
-from holdfast.rules.limits import BACKOFF_MS_MAX, BUS_WINDOW
+from holdfast.rules.bus.sealing import SEAL_BYTES
+from holdfast.rules.limits import (
+    BACKOFF_MS_MAX,
+    BUS_INBOX_PAGE_BYTES,
+    BUS_LANE_BYTES,
+    BUS_WINDOW,
+)
 
 _WINDOW_BYTES: Final = BUS_WINDOW // 8
 _WAITING: Final = (
@@ -55,6 +61,20 @@ def in_list(numbers: Iterable[int]) -> str:
     return msgspec.json.encode(list(numbers)).decode()
 
 
+Row = TypeVar("Row", WaitingRow, ArrivedRow)
+
+
+def _up_to(size: int, rows: Iterable[Row]) -> list[Row]:
+    """Rows until their bodies, opened, have this size; what comes after them is not read."""
+    taken: list[Row] = []
+    for row in rows:
+        taken.append(row)
+        size -= len(row.body) - (SEAL_BYTES if row.seal else 0)
+        if size <= 0:
+            break
+    return taken
+
+
 class BusReads:
     _con: apsw.Connection
     _once: apsw.Cursor
@@ -94,12 +114,12 @@ class BusReads:
         return {id for (id,) in rows}
 
     def bus_inbox(self, after: int, limit: int) -> list[ArrivedRow]:
-        rows: list[Any] = self._con.execute(
+        rows = self._con.execute(
             "SELECT number, sender, received_at, seal, head, body FROM bus_inbox "
             "WHERE number > ? ORDER BY number LIMIT ?",
             (after, limit),
-        ).fetchall()
-        return [ArrivedRow._make(row) for row in rows]
+        )
+        return _up_to(BUS_INBOX_PAGE_BYTES, map(ArrivedRow._make, rows))
 
     def bus_inbox_last(self) -> int:
         last: int = self._once.execute("SELECT coalesce(max(number), 0) FROM bus_inbox").get
@@ -120,11 +140,12 @@ class BusReads:
         self, lane: str, now_ms: int, limit: int, skip: Collection[int]
     ) -> list[WaitingRow]:
         """By rank and number, as the index has them."""
-        return self._waiting(
-            f"WHERE spool.lane = ?2 AND {_DUE} AND spool.number NOT IN "
+        rows = self._con.execute(
+            f"{_WAITING}WHERE spool.lane = ?2 AND {_DUE} AND spool.number NOT IN "
             "(SELECT value FROM json_each(?3)) ORDER BY spool.rank, spool.number LIMIT ?4",
             (now_ms, lane, in_list(skip), limit),
         )
+        return _up_to(BUS_LANE_BYTES, map(WaitingRow._make, rows))
 
     def bus_requests(self) -> list[WaitingRow]:
         return self._waiting(
