@@ -378,6 +378,44 @@ def test_B5_a_request_whose_time_ran_out_in_the_queue_is_not_begun() -> None:
     run(story())
 
 
+def test_B5_a_handler_ends_when_the_time_of_an_asker_that_is_gone_is_over() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        @ben.serve("dig")
+        async def dig(request: ReceivedRequest) -> bytes:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return b""
+
+        @ben.serve("late")
+        async def late(request: ReceivedRequest) -> bytes:
+            raise TimeoutError
+
+        await join(ana, ben)
+        with pytest.raises(RequestRefused, match="handler_failed"):
+            await ana.request("ben", "late")
+        asking = asyncio.create_task(ana.request("ben", "dig", timeout_ms=500))
+        await begun.wait()
+        await ana.close()  # without a word about the request: it may be asked again
+        with pytest.raises(BusClosed):
+            await asking
+        assert not ended.is_set()
+        await ended.wait()
+        while ben.status().handling:
+            await asyncio.sleep(0)
+        counts = ben.status().counts
+        assert counts["handlers_too_late"] == 1
+        assert (counts.get("handlers_cancelled", 0), counts["handlers_failed"]) == (0, 1)
+        await ben.close()
+
+    run(story())
+
+
 def test_B5_an_asker_that_floods_a_service_leaves_others_their_turn() -> None:
     async def story() -> None:
         ana, ben = await bound("ana", "ben"), await bound("ben", "ana", "eve")
