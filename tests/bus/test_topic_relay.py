@@ -153,6 +153,23 @@ def test_B5_a_message_of_somebody_who_is_not_known_is_not_taken_from_a_relay() -
     run(story())
 
 
+def test_B5_a_peer_that_uses_the_nonce_of_a_message_does_not_keep_it_from_others() -> None:
+    """Whoever sees a published message could be faster at another peer than the message itself."""
+
+    async def story() -> None:
+        buses, _ = await relay_world(LINE, LINE_GRANTS)
+        for name in "ab":
+            buses[name].router.context.random = lambda size: b"n" * size
+        async with buses["c"].subscribe("news.*") as messages:
+            await quiet()
+            assert (await buses["b"].send("c", "mine")).state == "delivered"
+            await buses["a"].publish("news.today", "hello")
+            assert (await anext(messages)).text == "hello"
+        await close_all(buses)
+
+    run(story())
+
+
 def test_B5_a_message_goes_only_so_many_hops() -> None:
     async def story() -> None:
         names = "abcdefg"

@@ -34,6 +34,7 @@ from holdfast.rules.bus.relaying import (
     next_steps,
     tag_of,
     topic_mark,
+    topic_nonce,
 )
 from holdfast.rules.bus.signed_envelope import (
     NONCE_BYTES,
@@ -316,8 +317,10 @@ class TopicRelay:
                 way.link.blame(message)
                 continue
             head = came.parcel.head(0)
-            arrival = SignedArrival(head.sequence, head.nonce, message, False)
-            by_origin.setdefault(came.parcel.sender, []).append(_Taken(came, name, arrival))
+            origin = came.parcel.sender
+            nonce = topic_nonce(origin, head.nonce)
+            arrival = SignedArrival(head.sequence, nonce, message, False)
+            by_origin.setdefault(origin, []).append(_Taken(came, name, arrival))
         for origin, taken in by_origin.items():
             arrivals = [one.arrival for one in taken]
             verdicts = await guarded(

@@ -21,6 +21,7 @@ from holdfast.rules.limits import BUS_RELAY_GIVEN_MAX, BUS_RELAY_HOPS_MAX
 
 TAG_BYTES: Final = 8
 _MARK: Final = b"holdfast bus topic mark 1\0"
+_NONCE: Final = b"holdfast bus topic nonce 1\0"
 
 
 def tag_of(key: PeerKey) -> bytes:
@@ -34,6 +35,13 @@ def topic_mark(key: PeerKey) -> PeerKey:
     what the peer sends over its link.
     """
     return blake3(_MARK + key).digest()
+
+
+def topic_nonce(key: PeerKey, nonce: bytes) -> bytes:
+    """Under which nonce a message that a peer published is remembered. Others see the nonce of what
+    they pass on: one that used it in a message of its own could make this one look like a replay.
+    """
+    return blake3(_NONCE + key + nonce).digest(length=len(nonce))
 
 
 class Neighbour(NamedTuple):
