@@ -136,10 +136,11 @@ class Bus:
         """Looks again who is known: those who are new are dialled, and links to those who are not
         known any more end.
         """
-        peers = [one for one in await self._context.peers.all() if self.key not in one.keys]
+        known_peers = await guarded(self._context.peers.all())
+        peers = [one for one in known_peers if self.key not in one.keys]
         self._names = {key: peer.name for peer in peers for key in peer.keys}
         for link in self.links.all():
-            known = await self._context.peers.of_key(link.peer)
+            known = await guarded(self._context.peers.of_key(link.peer))
             if known is None:
                 link.close(NotTrusted.code, "this peer is not known any more")
             else:
@@ -253,7 +254,8 @@ class Bus:
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
-        kept = [one for one in durable if await self._context.peers.find(one) is not None]
+        peers_of = {name: await self._known(name) for name in durable}
+        kept = [name for name, peer in peers_of.items() if peer is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
@@ -261,7 +263,7 @@ class Bus:
             row = await guarded(self._context.store.enqueue_outbox(item))
             self.router.lane_of(name).put(row, item)
         if self.router.relay.is_carried(topic):
-            written = await self._carry(message, kept)
+            written = await self._carry(message, [one for one in peers_of.values() if one])
         else:
             written = [self._write(name, message, expires_at) for name in topics.listening(topic)]
         if written:
@@ -281,10 +283,9 @@ class Bus:
         lane.put_passing(outgoing)
         return _Written(written, partial(lane.take_back, outgoing))
 
-    async def _carry(self, message: BusMessage, kept: Sequence[str]) -> list[_Written]:
+    async def _carry(self, message: BusMessage, kept: Sequence[Peer]) -> list[_Written]:
         """Hands a message to those who listen and those who pass it on, all the same bytes."""
-        found = [await guarded(self._context.peers.find(name)) for name in kept]
-        otherwise = [key for peer in found if peer is not None for key in peer.keys]
+        otherwise = [key for peer in kept for key in peer.keys]
         relay = self.router.relay
         handed = await relay.publish(message, otherwise)
         return [
@@ -408,7 +409,7 @@ class Bus:
         return link is not None
 
     async def peers(self) -> list[Peer]:
-        return await self._context.peers.all()
+        return await guarded(self._context.peers.all())
 
     def attach(self, part: LinkPart) -> None:
         """Plugs something in that uses the links beside messages."""
@@ -470,9 +471,12 @@ class Bus:
         if self._context.is_closed:
             raise BusClosed("the bus is closed")
 
+    async def _known(self, name: str) -> Peer | None:
+        return await guarded(self._context.peers.find(name))
+
     async def _peer(self, name: str) -> Peer:
         self._check_open()
-        found = await self._context.peers.find(name)
+        found = await self._known(name)
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found

@@ -10,13 +10,14 @@ from typing import Any, Final, TypeVar
 
 from nacl.signing import SigningKey
 
+from holdfast.bus.deadlines import Deadlines
 from holdfast.bus.guard import guarded
 from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import BusError, HoldfastError
-from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS
+from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS, SECOND_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
@@ -41,6 +42,8 @@ class BusContext:
         self.jitter: Callable[[], float] = options.jitter
         self.run_in_thread: RunInThread = options.run_in_thread
         self.batch = options.batch
+        self.deadlines = Deadlines(self.loop)
+        """Of requests, those that are asked and those that are answered."""
         self.incarnation = b""
         self.is_closed = False
         self.counts: Counter[str] = Counter()
@@ -104,12 +107,17 @@ class BusContext:
 
     async def end_tasks(self) -> None:
         """Cancels what still runs and waits for it."""
+        self.deadlines.close()
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
     # --- waiting for something that others bring about -----------------------------------------
+
+    def clock_ahead_ms(self) -> float:
+        """By how much the clock is ahead of the loop's time, which nobody sets."""
+        return self.clock.now_ms() - self.loop.time() * SECOND_MS
 
     def changed(self) -> None:
         """A link came or went, or a peer told what it listens to and serves."""

@@ -31,6 +31,7 @@ from holdfast.protocol.bus_frames import (
     AckFrame,
     FrameKind,
     InterestFrame,
+    SettledFrame,
     Stream,
     WelcomeFrame,
     read_told,
@@ -212,6 +213,10 @@ class BusRouter:
                 part.mesh_frame(link, stream, body)
         elif kind is FrameKind.RELAY:
             self.relay.came(link, body)
+        elif kind is FrameKind.SETTLED:
+            settled = read_told(kind, body)
+            assert isinstance(settled, SettledFrame)
+            intake.settled(settled.waiting)
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)
@@ -377,6 +382,8 @@ class BusRouter:
     async def _sweep(self) -> None:
         """Removes what nobody waits for any more, from time to time."""
         while True:
+            for lane in self.lanes.values():
+                lane.notice_clock()
             try:
                 expired = await guarded(self.context.store.expire_outbox())
                 self.context.counts["expired"] += len(expired)

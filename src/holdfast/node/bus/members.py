@@ -350,7 +350,7 @@ class MeshMembers:
             try:
                 given = decode(await self._ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
                 if given.capability:
-                    await self._renew(held, given.capability)
+                    await self._renew_if_good(held, given.capability)
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
                 await self._hear_places(held.row.mesh, given.places, link.peer)
@@ -370,6 +370,13 @@ class MeshMembers:
         if not held.row.capability:
             return False
         return is_renewal_due(read_capability(held.row.capability), self._engine.ctx.now_ms())
+
+    async def _renew_if_good(self, held: HeldMesh, raw: bytes) -> None:
+        """By a clock that is far off nothing new is good; what else is new counts all the same."""
+        try:
+            await self._renew(held, raw)
+        except CapabilityRefused as error:
+            log.warning("the right in %s is not renewed: %s", held.row.mesh, error.message)
 
     async def _renew(self, held: HeldMesh, raw: bytes) -> None:
         fresh = check_capability(raw, self.peers.our_key(), self._engine.ctx.now_ms())
@@ -429,7 +436,16 @@ class MeshMembers:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What fails here is tried again when the next link comes up."""
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HoldfastError):
+            log.warning("members of meshes: %s", error.message)
+        elif error is not None:
+            log.error("a fault among the members of meshes", exc_info=error)
 
 
 def _host(link: Link) -> str:
