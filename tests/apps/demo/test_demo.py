@@ -15,6 +15,8 @@ from support.cli import Cli
 def test_U2_P10_the_demo_runs_with_spark_and_all(cli: Cli, tmp_path: Path) -> None:
     done = cli.process("demo", str(tmp_path / "demo"), patience=300)
     assert done.out == f"{tmp_path / 'demo'}\n", done.err
+    assert "he is back, and has it, once: 'lunch?' from ana" in done.err
+    assert "ana has beans: 'by bob'" in done.err
     for said in ("lag 0", "release = {'version': '2.0', 'by': 'bob'}", "audits: 0 findings"):
         assert said in done.err
     assert "WARN" not in done.err  # what Spark talks does not reach anybody

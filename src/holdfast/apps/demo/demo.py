@@ -3,7 +3,8 @@
 Two peers work apart and converge when their logs meet; a claim is superseded, with a warning; a
 process is killed in the middle of its writes and loses nothing that it was promised; a database
 is wrecked, restored from a backup, and gets back from its peer what the backup did not have. They
-share a mesh through a broker, which is killed. Then Spark reads the logs of both into a lake.
+share a mesh through a broker, which is killed, and another one with nothing between them. Then
+Spark reads the logs of both into a lake.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.apps.demo import delivery, pipeline
+from holdfast.apps.demo import bus, delivery, pipeline
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.rules.bodies import FileShare, decode_trusted_body
@@ -51,6 +52,7 @@ def run(folder: Path | None = None, say: Say = print) -> Path:
     _killed(ana, say)
     _restored(folder, ana, bob, say)
     delivery.play(folder, ana, bob, say)
+    bus.play(ana, bob, say)
     has_lake = pipeline.play(folder / "lake", [ana, bob], MESH, say)
     say("\nLook around, with the commands that you would use:")
     program = sys.argv[0]

@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 def play(root: Path, homes: Sequence[Path], mesh: str, say: Say) -> bool:
     """Makes a lake in `root` from the logs of these homes; False if Spark cannot run here."""
-    say("\n6. Spark reads both logs into a lake; it takes a few seconds to start")
+    say("\n7. Spark reads both logs into a lake; it takes a few seconds to start")
     try:
         _play(root, homes, mesh, say)
     except (NoSpark, NoJava) as missing:

@@ -61,6 +61,8 @@ class MemberPeers:
         """Where the operator says that peers are, by name."""
         self._read_lists: dict[str, MemberList] = {}
         self._shown: dict[PeerKey, tuple[Capability, ...]] = {}
+        self.last_shown: dict[PeerKey, tuple[bytes, ...]] = {}
+        """What a peer was shown of us with the last hello."""
         self._linked: dict[str, PeerKey] = {}
         self._guests: dict[PeerKey, Peer] = {}
         self._joining: dict[PeerKey, tuple[Peer, bytes]] = {}
@@ -175,6 +177,7 @@ class MemberPeers:
     def gone(self, key: PeerKey) -> None:
         """The link to a peer has ended, and with it what the peer had shown."""
         self._shown.pop(key, None)
+        self.last_shown.pop(key, None)
         self._guests.pop(key, None)
         for name in [name for name, known in self._linked.items() if known == key]:
             del self._linked[name]
@@ -191,7 +194,18 @@ class MemberPeers:
         ]
         if key in self._joining:
             found.append(self._joining[key][1])
-        return found[:BUS_CAPABILITIES_SHOWN_MAX]
+        self.last_shown[key] = tuple(found[:BUS_CAPABILITIES_SHOWN_MAX])
+        return list(self.last_shown[key])
+
+    def to_show(self, key: PeerKey) -> list[bytes]:
+        """What a member has to see of us to believe us. The owner of a mesh goes by its list."""
+        return [
+            held.row.capability
+            for held in self.held()
+            if held.row.capability
+            and held.row.owner != key
+            and held.members.of_key(key) is not None
+        ]
 
     def _standing_or_none(self, held: HeldMesh, key: PeerKey) -> MemberStanding | None:
         try:

@@ -117,6 +117,8 @@ class MeshMembers:
         self._owner = MeshOwner(engine, own_key, write, self._changed)
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
+        self._shown_on: dict[bytes, tuple[bytes, ...]] = {}
+        """What the peer of each link was shown of us when it began."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._told: dict[str, int] = {}
         """The number of the list of each mesh that all links of now have heard of from us."""
@@ -136,6 +138,7 @@ class MeshMembers:
 
     def link_up(self, link: Link) -> None:
         self._links[link.peer] = link
+        self._shown_on[link.peer] = self.peers.last_shown.get(link.peer, ())
         self._spawn(self._meet(link))
 
     def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
@@ -144,6 +147,7 @@ class MeshMembers:
     def link_down(self, link: Link) -> None:
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
+            del self._shown_on[link.peer]
             self.peers.gone(link.peer)
             self._gone(link.peer)
 
@@ -198,11 +202,7 @@ class MeshMembers:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
         switch_on(self._engine, invite.mesh)
-        for link in list(self._links.values()):
-            if members.of_key(link.peer) is not None:
-                # What this node was given is shown when a link begins: those that stand, because
-                # the peer is trusted too, are made anew.
-                link.close(CLOSING, "this node has joined a mesh, and comes back as a member")
+        self._link_anew()
         await self.peers.note_addresses(owner, invite.addresses)
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
@@ -404,6 +404,16 @@ class MeshMembers:
         if await self._write("mesh.members", work):
             self._changed(offered, heard_from)
             await self._running_bus().refresh_peers()
+            self._link_anew()
+
+    def _link_anew(self) -> None:
+        """What this node was given is shown when a link begins. One that stands, because the peer
+        is trusted besides, is made anew when there is more to show on it.
+        """
+        for link in list(self._links.values()):
+            shown = self._shown_on[link.peer]
+            if any(one not in shown for one in self.peers.to_show(link.peer)):
+                link.close(CLOSING, "this node comes back as a member of a mesh")
 
     def _changed(self, members: MemberList, heard_from: bytes | None) -> None:
         """All who are linked and belong hear of a new list. The links to others end with the next

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.node.settings import BusSettings, Settings
 from support.cli import Cli
-from support.daemon import make_home, running
+from support.daemon import UpInThread, make_home, running
 from support.waiting import until
 
 LISTENING = Settings(bus=BusSettings(listen=["127.0.0.1:0"]))
@@ -84,19 +85,36 @@ def test_B6_U2_a_join_that_cannot_be_says_why(ana: Cli, tmp_path: Path) -> None:
         assert [row.slug for row in node.meshes()] == ["own", "team"], "it keeps what it has"
 
 
-def test_B6_U2_a_trusted_peer_that_is_linked_shares_a_mesh_from_its_join_on(
+def test_B6_U2_trusted_peers_that_are_linked_share_a_mesh_from_their_join_on(
     ana: Cli, tmp_path: Path
 ) -> None:
-    """What it was given to show is shown on a new link, and nobody waits until the old one ends."""
-    bob = newcomer(tmp_path / "bob", "bob")
-    with running(bob.home, LISTENING) as up:
-        ana("peer", "trust", bob("peer", "card", "--bus").out.strip())
-        bob("peer", "trust", ana("peer", "card", "--bus").out.strip())
-        until(lambda: rows(bob, "peer", "list")[0]["link"] == "up")
+    """The owner goes by its list. Others have to see what a member was given, on a new link: nobody
+    waits until the old one ends.
+    """
+    people = [ana, newcomer(tmp_path / "bob", "bob"), newcomer(tmp_path / "cyd", "cyd")]
+    with running(people[1].home, LISTENING) as bobs, running(people[2].home, LISTENING) as cyds:
+        for one, other in permutations(people, 2):
+            one("peer", "trust", other("peer", "card", "--bus").out.strip())
+        for one in people:
+            until(lambda one=one: [row["link"] for row in rows(one, "peer", "list")] == ["up"] * 2)  # type: ignore[misc]
         ana("mesh", "share", "team")
-        ana("state", "set", "build", "green", "--mesh", "team")
-        bob("mesh", "join", ana("mesh", "invite", "team").out.strip())
-        team = up.daemon.api.node.mesh("team")
-        until(lambda: team.state.get("build") == "green")
-        team.state.set("answer", 42)
-        until(lambda: "42" in ana("state", "get", "answer", "--mesh", "team", code=None).out)
+        invite = ana("mesh", "invite", "team", "--uses", "2").out.strip()
+        teams = []
+        for newcome, up in ((people[1], bobs), (people[2], cyds)):
+            newcome("mesh", "join", invite)
+            teams.append(up.daemon.api.node.mesh("team"))
+        ana("state", "set", "of ana", "1", "--mesh", "team")
+        for team in teams:
+            until(lambda team=team: team.state.get("of ana") == "1")  # type: ignore[misc]
+        teams[0].state.set("of bob", 1)
+        until(lambda: "1" in ana("state", "get", "of bob", "--mesh", "team", code=None).out)
+        # Not only by way of the owner, who may relay.
+        for up in (bobs, cyds):
+            until(lambda up=up: _shares(up) == [["team"]] * 2)  # type: ignore[misc]
+
+
+def _shares(up: UpInThread) -> list[list[str]]:
+    """What is shared with each peer that is linked."""
+    host = up.daemon.api.bus
+    assert host is not None
+    return [one.meshes for one in up.run(host.exchange.status).peers]
