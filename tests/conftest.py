@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import java_archive
+from support import java_archive, memory_folder
 
 # A slow machine is not a fault of the code under test, so no profile looks at the clock.
 SPEED_CHECKS = (HealthCheck.too_slow,)
@@ -46,6 +46,7 @@ for name in ("HOLDFAST_STORE_SYNC", "HOLDFAST_CONFIG"):
     os.environ.pop(name, None)
 os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-name-their-home")
 java_archive.use()
+memory_folder.use()
 
 
 @pytest.fixture(autouse=True)
