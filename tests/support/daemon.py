@@ -31,6 +31,7 @@ import holdfast
 from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.daemon.reload import from_nowhere
 from holdfast.node.settings import Settings
+from holdfast.service.clock import Clock
 
 T = TypeVar("T")
 PATIENCE_S = 60
@@ -118,6 +119,7 @@ def running(
     sync: str = "normal",
     load: Callable[[], Settings] = from_nowhere,
     moved: bool = False,
+    clock: Clock | None = None,
 ) -> Iterator[UpInThread]:
     """A daemon in a thread, until the block ends."""
     told: queue.Queue[UpInThread | BaseException] = queue.Queue()
@@ -149,6 +151,7 @@ def running(
             sync=sync,
             load=load,
             moved=moved,
+            clock=clock,
         )
         await daemon.run()
 

@@ -136,10 +136,11 @@ class Bus:
         """Looks again who is known: those who are new are dialled, and links to those who are not
         known any more end.
         """
-        peers = [one for one in await self._context.peers.all() if self.key not in one.keys]
+        known_peers = await guarded(self._context.peers.all())
+        peers = [one for one in known_peers if self.key not in one.keys]
         self._names = {key: peer.name for peer in peers for key in peer.keys}
         for link in self.links.all():
-            known = await self._context.peers.of_key(link.peer)
+            known = await guarded(self._context.peers.of_key(link.peer))
             if known is None:
                 link.close(NotTrusted.code, "this peer is not known any more")
             else:
@@ -208,7 +209,8 @@ class Bus:
     ) -> SendReceipt:
         """Sends a message to one peer. It is in the outbox before anything else happens, and stays
         there until the peer has stored it. If the peer is not there for `wait_ms`, the receipt says
-        `spooled`; while it is there, this waits for as long as the peer takes.
+        `spooled`, and so it does if the peer lets this node not do that now; else this waits for as
+        long as the peer takes.
         """
         peer = await self._peer(to)
         if topic:
@@ -252,7 +254,7 @@ class Bus:
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
-        kept = [one for one in durable if await self._context.peers.find(one) is not None]
+        kept = [one for one in durable if await self._known(one) is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
@@ -407,7 +409,7 @@ class Bus:
         return link is not None
 
     async def peers(self) -> list[Peer]:
-        return await self._context.peers.all()
+        return await guarded(self._context.peers.all())
 
     def attach(self, part: LinkPart) -> None:
         """Plugs something in that uses the links beside messages."""
@@ -469,9 +471,12 @@ class Bus:
         if self._context.is_closed:
             raise BusClosed("the bus is closed")
 
+    async def _known(self, name: str) -> Peer | None:
+        return await guarded(self._context.peers.find(name))
+
     async def _peer(self, name: str) -> Peer:
         self._check_open()
-        found = await self._context.peers.find(name)
+        found = await self._known(name)
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found

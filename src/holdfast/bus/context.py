@@ -16,7 +16,7 @@ from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import BusError, HoldfastError
-from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS
+from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS, SECOND_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
@@ -110,6 +110,10 @@ class BusContext:
             await asyncio.wait(tasks)
 
     # --- waiting for something that others bring about -----------------------------------------
+
+    def clock_ahead_ms(self) -> float:
+        """By how much the clock is ahead of the loop's time, which nobody sets."""
+        return self.clock.now_ms() - self.loop.time() * SECOND_MS
 
     def changed(self) -> None:
         """A link came or went, or a peer told what it listens to and serves."""

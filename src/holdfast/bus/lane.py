@@ -13,6 +13,7 @@ not durable, and cancels. They end with the link.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -27,11 +28,19 @@ from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream
 from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
 from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
-from holdfast.rules.bus.refusal import RESIGN, next_try
+from holdfast.rules.bus.refusal import NOT_NOW, RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
-from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS, BUS_LANE_URGENT, REASON_CHARS_MAX
+from holdfast.rules.limits import (
+    BUS_LANE_BYTES,
+    BUS_LANE_ROWS,
+    BUS_LANE_URGENT,
+    REASON_CHARS_MAX,
+    SECOND_MS,
+)
 from holdfast.transport.remote_errors import clean
+
+log = logging.getLogger("holdfast.bus")
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
@@ -130,6 +139,7 @@ class Lane:
         self._loading = False
         self._draining = False
         self._later: asyncio.TimerHandle | None = None
+        self._looked_ahead_ms = context.clock_ahead_ms()
         self._recipient: tuple[Link, Recipient] | None = None
         """Whom what goes over a link is signed for."""
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
@@ -284,6 +294,7 @@ class Lane:
 
     async def _load(self) -> None:
         link = self.link
+        self._looked_ahead_ms = self._context.clock_ahead_ms()
         limit = BUS_LANE_ROWS if self._has_space else BUS_LANE_URGENT
         try:
             skip = [*self._held, *self._dormant]
@@ -320,11 +331,21 @@ class Lane:
         if self._later is not None:
             self._later.cancel()
         wait_s = max(0, at_ms - self._context.clock.now_ms()) / 1000
-        self._later = self._context.loop.call_later(wait_s, self._look_again)
+        self._later = self._context.loop.call_later(wait_s, self.look_again)
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
+        """Something in the outbox may be due that was not."""
+        if self._later is not None:
+            self._later.cancel()
         self._later, self._more = None, True
         self._drain_soon()
+
+    def notice_clock(self) -> None:
+        """If the clock was set since the lane looked into the outbox, it looks again: what seemed
+        to be over, or not due, may be due.
+        """
+        if abs(self._context.clock_ahead_ms() - self._looked_ahead_ms) > SECOND_MS:
+            self.look_again()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -490,6 +511,10 @@ class Lane:
             if code in RESIGN:
                 # A new link brings a new welcome: the peer's life and what it has seen of ours.
                 link.close(code, "what was signed for this link is refused")
+            if code in NOT_NOW and outgoing.message.id in self._receipts:
+                # Nobody waits until it may: it is in the outbox.
+                log.warning("%s does not take a message now: %s: %s", self.name, code, reason)
+                self._answer(outgoing.message.id, "spooled")
             return
         context.spawn(self._give_up(id, code, reason), "give-up")
         error = MessageRefused(f"{code}: {reason}")

@@ -377,6 +377,8 @@ class BusRouter:
     async def _sweep(self) -> None:
         """Removes what nobody waits for any more, from time to time."""
         while True:
+            for lane in self.lanes.values():
+                lane.notice_clock()
             try:
                 expired = await guarded(self.context.store.expire_outbox())
                 self.context.counts["expired"] += len(expired)

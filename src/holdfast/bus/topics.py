@@ -359,7 +359,7 @@ class Topics:
         """Finds out who the senders are that have had no link since the bus was bound."""
         for row in rows:
             if row.sender not in self._names:
-                peer = await self._context.peers.of_key(row.sender)
+                peer = await guarded(self._context.peers.of_key(row.sender))
                 self._names[row.sender] = "" if peer is None else peer.name
 
     def _offer(self, row: InboxMessage, subscription: BusSubscription) -> None:

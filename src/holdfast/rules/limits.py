@@ -873,6 +873,13 @@ BUS_COMPARE_BLOCK: Final = 1024
 """Numbers of a stream whose digests are compared together."""
 BUS_COMPARE_BLOCKS: Final = 64
 """Blocks of a stream in one comparison."""
+BUS_SNAPSHOT_MS: Final = 5 * SECOND_MS
+"""How long a node that lacks what a peer has truncated waits for somebody who still has it, before
+it takes a snapshot."""
+BUS_SNAPSHOT_PIECES: Final = 50
+"""Pieces of an export that are looked through for one answer about a snapshot."""
+BUS_SNAPSHOT_PLACE_BYTES: Final = 4 * KIB
+"""What a source calls a place in its snapshot."""
 BUS_PEER_HOLD_MS: Final = 1 * SECOND_MS
 """How long after a peer was heard of its place in the log is moved, for all that came meanwhile."""
 BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS

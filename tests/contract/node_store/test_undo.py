@@ -157,6 +157,8 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "zone_put, over": lambda tx: tx.zone_put(zone_row("zoe", zone_key("b"), reads=())),
     "zone_put, new": lambda tx: tx.zone_put(zone_row("yan", zone_key("c"))),
     "token_put": lambda tx: tx.token_put(token_row("other", "b")),
+    "stream_drop": lambda tx: tx.stream_drop(MESH),
+    "stream_cover, floor": lambda tx: tx.stream_cover(BOB, [(1, 3)], floor=2),
     "token_drop": lambda tx: tx.token_drop("spark"),
     "link_put, over": lambda tx: tx.link_put(link_row(paused=True, epoch=2, cursor=9)),
     "link_put, new": lambda tx: tx.link_put(link_row("other")),

@@ -26,6 +26,7 @@ from holdfast.rules.bus.capability import (
     ShownRights,
     capability_text,
     check_capability,
+    check_genuine,
     issue,
     narrow,
     parse_capability_text,
@@ -125,9 +126,12 @@ class BusCapabilities:
         return self._shown("other", row.name, made)
 
     def show(self, text: str) -> BusCapability:
-        """What a capability says, by its text or the id of one that is known here."""
+        """What a capability says, by its text or the id of one that is known here. Raises
+        CapabilityRefused if those whom it names did not sign it.
+        """
         if ":" in text:
             name, found = parse_capability_text(text)
+            check_genuine(found)
             return self._shown("other", name, found)
         row = self._find(text)
         return self._of_row(row)

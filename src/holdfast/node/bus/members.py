@@ -419,7 +419,16 @@ class MeshMembers:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What fails here is tried again when the next link comes up."""
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HoldfastError):
+            log.warning("members of meshes: %s", error.message)
+        elif error is not None:
+            log.error("a fault among the members of meshes", exc_info=error)
 
 
 def _host(link: Link) -> str:

@@ -8,7 +8,7 @@ the bus of the home tells the others (`node/bus/members.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from nacl.signing import SigningKey
@@ -69,8 +69,14 @@ class SharedOverBus(msgspec.Struct, frozen=True, kw_only=True):
 class BusSharing:
     """What one node shares over the bus."""
 
-    def __init__(self, engine: NodeEngine, own_key: OwnKey) -> None:
-        self._engine, self._own_key = engine, own_key
+    def __init__(
+        self,
+        engine: NodeEngine,
+        own_key: OwnKey,
+        *,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._engine, self._own_key, self._random = engine, own_key, random
 
     def share(self, mesh: str) -> SharedOverBus:
         """Lets other nodes become members of a mesh, with this node as its owner. Nothing changes
@@ -82,7 +88,7 @@ class BusSharing:
             row = tx.bus_mesh_get(mesh)
             if row is None:
                 now = self._engine.ctx.now_ms()
-                id = os.urandom(MESH_ID_BYTES)
+                id = self._random(MESH_ID_BYTES)
                 made = first_list(key, mesh, id, self._own_key.name, now)
                 row = BusMeshRow(mesh=mesh, owner=made.owner, members=made.raw, joined_at=now)
                 tx.bus_mesh_put(row)
@@ -120,7 +126,7 @@ class BusSharing:
                 f"an invite is good for 1 to {INVITE_USES_MAX} uses and 1 to {INVITE_HOURS_MAX} "
                 "hours"
             )
-        given, secret, now = check_grants(grants), os.urandom(SECRET_BYTES), self._now()
+        given, secret, now = check_grants(grants), self._random(SECRET_BYTES), self._now()
         row = BusInviteRow(
             digest=digest(secret),
             mesh=mesh,

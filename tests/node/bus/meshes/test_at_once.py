@@ -250,9 +250,10 @@ def test_B4_broker_links_and_bus_at_once_bring_everything_once(at_once: AtOnce) 
 
 
 def _check_crossed(nodes: AtOnce, crossed: Crossed, entries: int) -> None:
-    """Each way carries an entry to each node about once; the broker gets it about once."""
+    """Each way carries an entry to each node about once; the broker gets each of them."""
     ways = len(nodes.all) - 1
     assert crossed.bus <= 2 * ways * entries, crossed
     assert crossed.links <= len(nodes.members) * entries, crossed
     assert crossed.fed <= (len(nodes.members) - 1) * entries + entries, crossed
-    assert entries <= crossed.pushed <= 1.2 * entries, crossed
+    # By its origin, and by the one that relays if that was slow.
+    assert entries <= crossed.pushed <= 2 * entries, crossed

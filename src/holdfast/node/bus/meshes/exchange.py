@@ -25,6 +25,7 @@ from itertools import count
 from holdfast.bus.options import RunInThread
 from holdfast.bus.ports import Link
 from holdfast.node.bus.meshes import backfill, mesh_serve
+from holdfast.node.bus.meshes.gap_filling import GapFilling
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_link import MeshLink
@@ -55,9 +56,12 @@ class MeshExchange:
     ) -> None:
         """`key` is the one of this node's bus."""
         self._context = MeshContext(
-            engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare
+            *(engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare),
+            fill_gaps=lambda: self._gaps.soon(),
+            filled=lambda mesh: self._gaps.ended(mesh),
         )
         self._links: dict[str, MeshLink] = {}
+        self._gaps = GapFilling(self._context, self._links)
         self._labels = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = False
@@ -109,6 +113,7 @@ class MeshExchange:
         for link in self._links.values():
             link.end()
         self._links.clear()
+        self._gaps.close()
         for alarm in (self._alarm, self._holding):
             if alarm is not None:
                 alarm.cancel()

@@ -31,11 +31,15 @@ class MeshContext:
         jitter: Callable[[], float],
         carry_out: Callable[[Iterable[Effect]], None],
         compare: Callable[[StreamName], None],
+        fill_gaps: Callable[[], None],
+        filled: Callable[[str], None],
     ) -> None:
-        """`compare` is called when a stream has changed, `carry_out` with what follows."""
+        """`compare` is called when a stream has changed, `carry_out` with what follows; `fill_gaps`
+        when a peer has truncated something, `filled` when the snapshot of a mesh has ended.
+        """
         self.engine, self.key, self.grants = engine, key, grants
         self.run, self.jitter, self.carry_out = run, jitter, carry_out
-        self._compare = compare
+        self._compare, self.fill_gaps, self.filled = compare, fill_gaps, filled
         self.us = engine.ctx.peer
         self.spread = Spread(self.us)
         self.rows: dict[StreamName, StreamRow] = {}

@@ -14,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Collection, Sized
 from functools import partial
-from typing import Final
-
-import msgspec
+from typing import Final, TypeVar
 
 from holdfast.bus.ports import Link
-from holdfast.node.bus.meshes import mesh_receive, mesh_serve
+from holdfast.node.bus.meshes import mesh_receive, mesh_serve, mesh_snapshot
 from holdfast.node.bus.meshes.grants import MeshPeer
 from holdfast.node.bus.meshes.mesh_compare import StreamComparison
 from holdfast.node.bus.meshes.mesh_context import MeshContext
-from holdfast.node.bus.meshes.mesh_objects import ObjectPull, serve_piece
+from holdfast.node.bus.meshes.mesh_figures import MeshLinkFigures
+from holdfast.node.bus.meshes.mesh_objects import ObjectTalk
+from holdfast.node.bus.meshes.snapshot_pull import SnapshotPull
 from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
@@ -40,6 +40,9 @@ from holdfast.protocol.bus_mesh import (
     MeshWord,
     ObjectAsked,
     ObjectPiece,
+    SnapshotAsked,
+    SnapshotPart,
+    SnapshotRefused,
     StreamNamed,
     StreamsTold,
     StreamTold,
@@ -61,6 +64,7 @@ from holdfast.rules.bus.meshes.coverage import (
     united,
     without,
 )
+from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
 from holdfast.rules.errors import (
     BadAnswer,
     EntryDamaged,
@@ -87,18 +91,8 @@ from holdfast.rules.rebuild import UNCOUNTED
 
 log = logging.getLogger("holdfast")
 
+T = TypeVar("T")
 _UNCHECKED_KEY: Final = b""
-
-
-class MeshLinkFigures(msgspec.Struct):
-    """What crossed one link."""
-
-    entries_sent: int = 0
-    entries_new: int = 0
-    entries_known: int = 0
-    entries_refused: int = 0
-    words_sent: int = 0
-    bytes_sent: int = 0
 
 
 class MeshLink:
@@ -139,16 +133,19 @@ class MeshLink:
         self._words: deque[MeshWord] = deque()
         self._untold: dict[StreamName, int] = {}
         """Streams that are to be told of, and beyond which number."""
-        self._questions: deque[tuple[BlocksAsked | LeavesAsked, int]] = deque()
+        self._questions: deque[tuple[BlocksAsked | LeavesAsked | SnapshotAsked, int]] = deque()
+        self._parts: deque[SnapshotPart | SnapshotRefused] = deque()
+        """The rest of an answer that is under way."""
         self._owed: dict[StreamName, list[Range]] = {}
-        self._pages: deque[tuple[StreamName, EntriesPage, int]] = deque()
-        self._object_words: deque[tuple[ObjectAsked, int] | ObjectAsked] = deque()
-        self._to_send, self._to_take, self._to_fetch = (asyncio.Event() for _ in range(3))
-        self._pull = ObjectPull(context, self._ask_object)
+        self._pages: deque[tuple[StreamName | None, EntriesPage | SnapshotPart, int]] = deque()
+        self._to_send, self._to_take = asyncio.Event(), asyncio.Event()
+        self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
+        self._pull = self._objects.pull
+        self._snapshots = SnapshotPull(context, self.who, self.say, self._kept)
         self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
-            for loop in (self._send_on, self._take_on, self._fetch_on)
+            for loop in (self._send_on, self._take_on, self._objects.run)
         ]
 
     @property
@@ -217,23 +214,9 @@ class MeshLink:
         """Returns whether it is worked off."""
         if isinstance(word, ObjectAsked | ObjectPiece) != (stream is Stream.OBJECTS):
             raise BadAnswer("a peer speaks of objects and of meshes on the wrong streams")
+        if self._set_aside(word, size):
+            return False
         match word:
-            case EntriesPage():
-                name = self._learn(word.number, word.named)
-                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
-                self._pages.append((name, word, size))
-                self._in_hand(name, word)
-                self._to_take.set()
-                return False
-            case ObjectAsked():
-                self._object_words.append((word, size))
-                self._to_fetch.set()
-                return False
-            case BlocksAsked() | LeavesAsked():
-                _check_room(self._questions, BUS_QUESTIONS_MAX)
-                self._questions.append((word, size))
-                self._to_send.set()
-                return False
             case ObjectPiece():
                 self._pull.came(word)
             case MeshesShared():
@@ -249,8 +232,34 @@ class MeshLink:
                 self._context.carry_out(
                     self._context.spread.refused(self.label, name, self._context.now())
                 )
+            case SnapshotRefused():
+                why = f"{self.peer} sends no snapshot: {word.code[:64]}"
+                self.problem = self._snapshots.refused(word.mesh, why) or self.problem
             case BlocksTold() | LeavesTold():
                 self._comparison.answered(word)
+        return True
+
+    def _set_aside(self, word: MeshWord, size: int) -> bool:
+        """Keeps a word that takes time for the task that works it off; False if it is none."""
+        match word:
+            case EntriesPage():
+                name = self._learn(word.number, word.named)
+                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                self._pages.append((name, word, size))
+                self._in_hand(name, word)
+                self._to_take.set()
+            case SnapshotPart():
+                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                self._pages.append((None, word, size))
+                self._to_take.set()
+            case ObjectAsked():
+                self._objects.asked(word, size)
+            case BlocksAsked() | LeavesAsked() | SnapshotAsked():
+                _check_room(self._questions, BUS_QUESTIONS_MAX)
+                self._questions.append((word, size))
+                self._to_send.set()
+            case _:
+                return False
         return True
 
     def _hear_meshes(self, word: MeshesShared) -> None:
@@ -265,6 +274,7 @@ class MeshLink:
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
         self._heard_of.clear()
+        self._snapshots.forget()
         self._told_by = BoundedCoverage()
         self.confirmed = BoundedCoverage()
         if self.shared and not self.refused:
@@ -309,6 +319,7 @@ class MeshLink:
             believed = False  # what we write now is for nobody else to say
         if believed:
             self._bases[name] = one.base
+            self._snapshots.heard(name, one.floor)
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
@@ -329,6 +340,13 @@ class MeshLink:
         if one is not None and self._context.key < self.link.peer:
             number, digest, floor = one
             self._comparison.look(name, number, self._told_by[name], digest, floor)
+
+    def offers(self) -> dict[StreamName, StreamOffer]:
+        """Of what the peer could send a snapshot."""
+        return {} if self.refused else self._snapshots.offers(self.confirmed)
+
+    async def take_snapshot(self, choice: SnapshotChoice) -> None:
+        await self._snapshots.take(choice, own=choice.mesh not in self.relays)
 
     def confirm(self) -> None:
         """Tells the peer that what it sent is stored."""
@@ -376,6 +394,8 @@ class MeshLink:
             return self._words.popleft()
         if self._untold:
             return self._word_of_streams()
+        if self._parts:
+            return self._parts.popleft()
         if self._questions:
             return await self._answer(*self._questions.popleft())
         while self._owed:
@@ -417,11 +437,17 @@ class MeshLink:
     def _named(self, name: StreamName) -> StreamNamed:
         return StreamNamed(name.mesh, name.origin, name.epoch, self._context.key_of(name))
 
-    async def _answer(self, question: BlocksAsked | LeavesAsked, size: int) -> MeshWord:
+    async def _answer(
+        self, question: BlocksAsked | LeavesAsked | SnapshotAsked, size: int
+    ) -> MeshWord:
         context = self._context
-        name = self._given.name(question.number)
-        who = (context.engine, context.grants, self.who, name)
+        me = (context.engine, context.grants, self.who)
         try:
+            if isinstance(question, SnapshotAsked):
+                told_parts = partial(mesh_snapshot.answer_snapshot, *me, question)
+                self._parts.extend(await context.run(told_parts))
+                return self._parts.popleft()
+            who = (*me, self._given.name(question.number))
             if isinstance(question, BlocksAsked):
                 blocks = await context.run(partial(mesh_serve.blocks_for, *who, question.first))
                 told_blocks = [(one.block, one.entries, one.digest) for one in blocks]
@@ -429,6 +455,7 @@ class MeshLink:
             leaves = await context.run(partial(mesh_serve.leaves_for, *who, question.block))
             return LeavesTold(question.number, question.block, leaves)
         except NotGranted as error:
+            assert not isinstance(question, SnapshotAsked)
             return EntriesRefused(question.number, error.code)
         finally:
             self.link.taken(Stream.MESH, size)
@@ -471,7 +498,10 @@ class MeshLink:
             while self._pages:
                 name, page, size = self._pages.popleft()
                 try:
-                    await self._take(name, page)
+                    if isinstance(page, SnapshotPart):
+                        await self._take_part(page)
+                    elif name is not None:
+                        await self._take(name, page)
                 finally:
                     self.link.taken(Stream.MESH, size)
 
@@ -510,16 +540,24 @@ class MeshLink:
             context.took(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
-        """Stores a page, however long the disk is full or the quarantine has no room."""
+        may_bring = (self._context.engine, self._context.grants, self.who, page)
+        return await self._kept(
+            partial(mesh_receive.objects_of_page, *may_bring),
+            partial(mesh_receive.receive_mesh_page, *may_bring),
+        )
+
+    async def _kept(
+        self, objects: Callable[[], list[str]], store: Callable[[Collection[str]], T]
+    ) -> T:
+        """Stores a page with its objects, however long the disk is full or the quarantine has no
+        room.
+        """
         context, failures = self._context, 0
         while True:
             try:
-                may_bring = (context.engine, context.grants, self.who, page)
-                wanted = await context.run(partial(mesh_receive.objects_of_page, *may_bring))
+                wanted = await context.run(objects)
                 absent = await self._pull.pull(wanted) if wanted else set()
-                received = await context.run(
-                    partial(mesh_receive.receive_mesh_page, *may_bring, absent)
-                )
+                received = await context.run(partial(store, absent))
                 self.problem = "" if failures else self.problem
                 return received
             except ObjectGone:
@@ -532,30 +570,13 @@ class MeshLink:
                 log.warning("%s: a page is not stored: %s", self.peer, error.message)
                 await asyncio.sleep(backoff_ms(failures, context.jitter()) / SECOND_MS)
 
-    # --- objects -----------------------------------------------------------------------------
-
-    def _ask_object(self, question: ObjectAsked) -> None:
-        self._object_words.append(question)
-        self._to_fetch.set()
-
-    async def _fetch_on(self) -> None:
-        while True:
-            await self._to_fetch.wait()
-            self._to_fetch.clear()
-            while self._object_words:
-                word = self._object_words.popleft()
-                if isinstance(word, ObjectAsked):
-                    await self._send(Stream.OBJECTS, word)
-                    continue
-                question, size = word
-                try:
-                    served = ObjectPiece(question.sha256, None, question.start, b"")
-                    if self.shared:
-                        engine = self._context.engine
-                        served = await self._context.run(partial(serve_piece, engine, question))
-                    await self._send(Stream.OBJECTS, served)
-                finally:
-                    self.link.taken(Stream.OBJECTS, size)
+    async def _take_part(self, part: SnapshotPart) -> None:
+        new, streams, problem = await self._snapshots.came(part)
+        self.figures.entries_new += new
+        self.problem = problem or self.problem
+        for row in streams:
+            self._unconfirmed[row.name] = None
+            self._context.took(row, self.label)
 
     async def _guarded(self, loop: Callable[[], Awaitable[None]]) -> None:
         try:

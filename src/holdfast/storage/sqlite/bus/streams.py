@@ -98,6 +98,13 @@ class StreamReads:
             raws.append(raw)
         return StreamPage(seqs, raws, seqs[-1] if len(seqs) == limit else end - 1)
 
+    def stream_lost(self) -> dict[int, int]:
+        found: Iterable[Any] = self._con.execute(
+            "SELECT p.stream, count(*) FROM stream_place p LEFT JOIN log l USING (offset) "
+            "WHERE l.offset IS NULL GROUP BY p.stream"
+        )
+        return dict(found)
+
     def stream_lowest(self, number: int, ranges: Sequence[Range]) -> int | None:
         lowest = [
             self._con.execute(
@@ -152,21 +159,37 @@ class StreamWrites(StreamReads):
             self.stream_trouble(name, twice)
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
         row = self._stream_made(name)
         covered = cover(row.covered, 1, base + 1) if base else row.covered
         covered = cover_all(covered, ranges)
         if covered != row.covered:
             self._stream_covers(row.number, covered, 0, _NOTHING)
-        if base > row.base or (key and key != row.key):
+        if base > row.base or floor > row.floor or (key and key != row.key):
             self._con.execute(
-                "UPDATE stream SET base = max(base, ?), key = ? WHERE number = ?",
-                (base, key or row.key, row.number),
+                "UPDATE stream SET base = max(base, ?), floor = max(floor, ?), key = ? "
+                "WHERE number = ?",
+                (base, floor, key or row.key, row.number),
             )
         found = self.stream_get(name)
         assert found is not None
         return found
+
+    def stream_drop(self, mesh: str) -> None:
+        self._con.execute(
+            # Also those of a stream that is not there: another one may get its number.
+            "DELETE FROM stream_place "
+            "WHERE stream NOT IN (SELECT number FROM stream WHERE mesh <> ?)",
+            (mesh,),
+        )
+        self._con.execute("DELETE FROM stream WHERE mesh = ?", (mesh,))
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:
         self._con.execute(f"UPDATE stream SET trouble = ? {_OF}", (trouble, *name))
