@@ -66,7 +66,7 @@ WORLDS: dict[str, tuple[Callable[[int], object], Iterable[int]]] = {
     "zones": (zones.tell, range(WORLDS_MAX)),
     "delivery": (delivery.tell, range(WORLDS_MAX)),
     # Odd ones are worlds of the bus alone, even ones of homes; rare things happen in the first.
-    "bus": (bus.tell, (15, 7, 3, *range(1, WORLDS_MAX, 2))),
+    "bus": (bus.tell, (15, 7, 3, 31, *range(1, WORLDS_MAX, 2))),
     "mesh": (bus.tell, (16, 6, *range(0, WORLDS_MAX, 2))),
 }
 

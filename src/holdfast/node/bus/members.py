@@ -350,7 +350,7 @@ class MeshMembers:
             try:
                 given = decode(await self._ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
                 if given.capability:
-                    await self._renew(held, given.capability)
+                    await self._renew_if_good(held, given.capability)
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
                 await self._hear_places(held.row.mesh, given.places, link.peer)
@@ -370,6 +370,13 @@ class MeshMembers:
         if not held.row.capability:
             return False
         return is_renewal_due(read_capability(held.row.capability), self._engine.ctx.now_ms())
+
+    async def _renew_if_good(self, held: HeldMesh, raw: bytes) -> None:
+        """By a clock that is far off nothing new is good; what else is new counts all the same."""
+        try:
+            await self._renew(held, raw)
+        except CapabilityRefused as error:
+            log.warning("the right in %s is not renewed: %s", held.row.mesh, error.message)
 
     async def _renew(self, held: HeldMesh, raw: bytes) -> None:
         fresh = check_capability(raw, self.peers.our_key(), self._engine.ctx.now_ms())
