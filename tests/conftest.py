@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import java_archive
+from support import java_archive, memory_folder
+from support.turns import in_turns
 
 # A slow machine is not a fault of the code under test, so no profile looks at the clock.
 SPEED_CHECKS = (HealthCheck.too_slow,)
@@ -46,6 +47,7 @@ for name in ("HOLDFAST_STORE_SYNC", "HOLDFAST_CONFIG"):
     os.environ.pop(name, None)
 os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-name-their-home")
 java_archive.use()
+memory_folder.use()
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +70,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-# Single tests that take as long as hundreds of others.
+# Rooms in which single tests take as long as hundreds of others.
 LONG = (
     "compat",
     "faults",
@@ -81,19 +83,17 @@ LONG = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that shares one Spark goes first, what takes long goes last.
-
-    A worker begins with one stretch of this list, and takes from the end of another's when it is
-    through. So few of them need a Spark, on two cores one, and there is little to share out between
-    the two ends but what is short.
-    """
-    items.sort(key=_turn)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = in_turns(items, workers, shares_spark=_shares_spark, long_file=_long_file)
 
 
-def _turn(item: pytest.Item) -> int:
-    if "spark" in getattr(item, "fixturenames", ()):
-        return 0
-    return 2 if item.nodeid.removeprefix("tests/").startswith(LONG) else 1
+def _shares_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
+
+
+def _long_file(item: pytest.Item) -> str | None:
+    place = item.nodeid.removeprefix("tests/")
+    return place.partition("::")[0] if place.startswith(LONG) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -279,17 +279,3 @@ def lake_answers(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
             what["raw"] = digest(what["raw"])
         found[row["name"]].append(json.dumps(what, sort_keys=True))
     return {table: sorted(lines) for table, lines in found.items()}
-
-
-def one_spark(*commands: Sequence[str], code: int = 0) -> list[Any]:
-    """Runs several commands of the pipeline, one after the other, on one Spark."""
-    script = Path(__file__).with_name("one_spark.py")
-    done = subprocess.run(
-        [sys.executable, str(script), json.dumps([list(words) for words in commands])],
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE_S,
-        env={**os.environ, "HOLDFAST_STORE_SYNC": "normal"},
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]

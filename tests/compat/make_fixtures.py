@@ -44,12 +44,12 @@ from compat.answers import (
     home_answers,
     lake_answers,
     lake_query,
-    one_spark,
     run,
     serving,
     serving_broker,
     unpack,
 )
+from support.one_spark import one_spark
 
 # An inner module of 0.1.0, found by its name so that nothing depends on where it is today.
 FILTERS = "holdfast.rules.filters"

@@ -30,11 +30,11 @@ from compat.answers import (
     lake_answers,
     lake_query,
     mesh_answers,
-    one_spark,
     run,
     serving_broker,
     unpack,
 )
+from support.one_spark import one_spark
 
 MADE = Path(__file__).with_name("made_by_0_1_0")
 CHANGING = ("lamport", "past")

@@ -35,10 +35,13 @@ from holdfast.storage.files.durable import TEMPORARY_PREFIX
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.integrity import integrity
 from support.envelopes import MESH, make_id
+from support.seeds import part
 from support.source import START_MS, HandClock
 
 HOME = "home"
 PEER = "ana"
+LONG_LIFE, DAYS = 300, 5
+"""A life with more faults than this goes through all of them in so many days."""
 _lives = count(1)
 ID = id_text(make_id(1_000_000))
 """The id of the operation under test, where it takes one."""
@@ -293,7 +296,9 @@ def _alike(one: DiskCall | None, other: DiskCall | None) -> bool:
 def sweep_life(
     workload: Workload, check: Check, *, prepare: Prepare | None = None
 ) -> tuple[int, list[SweepFailure]]:
-    """Plays a workload that opens and closes its own home, once for each of `every_fault`."""
+    """Plays a workload that opens and closes its own home, once for each of `every_fault`. A long
+    life is played for a part of them each day, and in a soak for each.
+    """
     failures = []
     runs = 0
     with scratch() as origin, scratch() as directory:
@@ -305,7 +310,8 @@ def sweep_life(
             workload(directory, disk.name, acknowledged.append)
         check(directory, acknowledged, None)
         assert disk.trace is not None
-        for fault in every_fault(disk.trace):
+        faults = list(every_fault(disk.trace))
+        for fault in part(faults, DAYS) if len(faults) > LONG_LIFE else faults:
             empty(directory)
             shutil.copytree(origin, directory, dirs_exist_ok=True)
             runs += 1

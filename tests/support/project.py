@@ -18,8 +18,13 @@ SOURCE = ROOT / "src" / "holdfast"
 TESTS = ROOT / "tests"
 
 
-def project_files() -> Iterator[Path]:
+@cache
+def project_files() -> tuple[Path, ...]:
     """Every file that is, or would be, under version control."""
+    return tuple(_walk())
+
+
+def _walk() -> Iterator[Path]:
     patterns = _ignored_names()
     for folder, folders, files in os.walk(ROOT):
         folders[:] = sorted(
@@ -40,8 +45,13 @@ def python_files(folder: Path) -> list[Path]:
 
 
 @cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    return ast.parse(text_of(path), filename=str(path))
 
 
 def where(path: Path, node: ast.AST | None = None) -> str:

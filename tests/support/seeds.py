@@ -7,13 +7,18 @@
 tools/soak.py sets both. `seeds` looks at no clock, so every pytest worker collects the same tests.
 
 `rotating` is for tests that go through their seeds inside: another part of a known range each day,
-so that the whole range is gone through again and again at little cost a day.
+so that the whole range is gone through again and again at little cost a day. `part` is the same for
+the points of a sweep, and a soak goes through all of them.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from time import time
+from typing import TypeVar
+
+Point = TypeVar("Point")
 
 DAY_S = 24 * 3600
 
@@ -31,3 +36,11 @@ def rotating(count: int, of: int) -> range:
         return seeds(count)
     part = int(time() // DAY_S) % (of // count)
     return range(part * count, (part + 1) * count)
+
+
+def part(points: Iterable[Point], of: int) -> list[Point]:
+    """Every `of`-th point, others tomorrow; in a soak all of them."""
+    known = list(points)
+    if "HOLDFAST_SEED" in os.environ:
+        return known
+    return known[int(time() // DAY_S) % of :: of]

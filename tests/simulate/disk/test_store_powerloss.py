@@ -28,14 +28,16 @@ from support import envelopes
 from support.envelopes import MESH, MODEL
 from support.faults import HOME, ID, PEER, count_of
 from support.power import FailedSync, check, leave, prepare, start, stubborn
-from support.seeds import seeds
+from support.seeds import part, seeds
 
 pytestmark = [pytest.mark.faults, pytest.mark.sim]
 
 BIG = b"large content " * 6000
 OTHER = b"other content " * 6000
-STATES_MIN = 1_200
-"""Of each of the three stories; with those of the tests after them they are 5,000 and more."""
+STATES_MIN, DAYS = 1_200, 4
+"""So many states are those of each of the three stories; with those of the tests after them they
+are 5,000 and more. Every day a part of the moments is looked at, in a soak each.
+"""
 KEYS = ("a", "b", "c", "d", "e")
 
 Work = Callable[[Node, random.Random, Acknowledge], None]
@@ -157,9 +159,10 @@ def expect_no_loss(report: PowerReport) -> None:
 @pytest.mark.parametrize("work", [groups, files, tasks_and_news])
 def test_R2_with_full_sync_no_power_loss_takes_an_acknowledged_write(work: Work, seed: int) -> None:
     recording = record(story(seed, groups, work), prepare=prepare)
-    report = cut_power(recording, check, seed=seed, samples=3)
+    moments = range(recording.start, len(recording.entries) + 1)
+    report = cut_power(recording, check, seed=seed, samples=3, points=set(part(moments, DAYS)))
     expect_no_loss(report)
-    assert report.states >= STATES_MIN
+    assert report.states * (len(moments) / report.points) >= STATES_MIN
 
 
 def test_S1_a_power_loss_while_a_home_is_created_leaves_none_or_a_whole_one() -> None:
@@ -184,7 +187,9 @@ def test_S1_a_power_loss_while_a_home_is_created_leaves_none_or_a_whole_one() ->
             Node(open_home(directory / HOME, peer=PEER, create=True, environ={})).close()
         check(directory, acknowledged)
 
-    expect_no_loss(cut_power(record(create), check_created, samples=1))
+    recording = record(create)
+    moments = set(part(range(recording.start, len(recording.entries) + 1), DAYS))
+    expect_no_loss(cut_power(recording, check_created, samples=1, points=moments))
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,6 +27,7 @@ from holdfast.rules.errors import BadInput
 from holdfast.rules.vectors import Model
 from support.cli import Cli
 from support.daemon import running
+from support.one_spark import one_spark
 from support.read_in_turns import read_in_turns
 from support.set_back import restored
 
@@ -367,28 +367,25 @@ def test_P7_verify_audit_and_reembed_as_people_call_them(tmp_path: Path) -> None
         mesh.state.set("build", "green")
         mesh.vectors.store("doc", [1.0, 2.0, 3.0], model=model, content="seven")
     (tmp_path / "lengths.py").write_text(EMBEDDING)
-    cli = Cli(tmp_path / "none")
-    lake = ("--lake", str(tmp_path / "lake"), "--json", *SMALL)
-    paths = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-
-    def call(*words: str) -> Any:
-        env = {"PYTHONPATH": paths}
-        done = cli.process("pipeline", *words, *lake, patience=PATIENCE_S, env=env)
-        assert done.code == 0, done.err
-        return done.json
-
-    call("run", str(ana))
-    verified = call("verify")
+    lake = ("--lake", str(tmp_path / "lake"))
+    words = ("--mesh", "team", "--from", "acme:old:1", "--model", "acme:new:1:2")
+    commands: list[tuple[str, ...]] = [
+        ("run", str(ana)),
+        ("verify",),
+        ("audit", "gaps", "growth", "--plots", str(tmp_path / "plots")),
+        ("reembed", *words, "--embed", "lengths:embed", "--to", str(ana)),
+    ]
+    _, verified, audited, made = one_spark(
+        *(("pipeline", *command, *lake) for command in commands),
+        env={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+    )
     assert not verified["differs"]
     assert [(log["log"], log["status"], log["head"]) for log in verified["logs"]] == [
         ("ana", "same", 2)
     ]
-    audited = call("audit", "gaps", "growth", "--plots", str(tmp_path / "plots"))
     assert audited["findings"] == 0
     assert audited["plots"]
     assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in audited["plots"])
-    words = ("--mesh", "team", "--from", "acme:old:1", "--model", "acme:new:1:2")
-    made = call("reembed", *words, "--embed", "lengths:embed", "--to", str(ana))
     assert (made["embedded"], made["up_to_date"]) == (1, 0)
     with holdfast.open(ana) as node:
         assert node.log.head().offset == 3

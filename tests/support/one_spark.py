@@ -1,10 +1,11 @@
 """Runs commands of the pipeline in one process, on the Spark that the first of them starts.
 
-    python one_spark.py '[["pipeline", "run", ...], ["pipeline", "verify", ...]]'
+    ran, verified = one_spark(("pipeline", "run", ...), ("pipeline", "verify", ...))
 
 Starting a Java costs more than all of these commands do. So a session is not stopped before the
-last of them has ended, and each takes the one that it finds, as in a notebook. Each must succeed;
-its answer goes to stdout, one line of JSON.
+last of them has ended, and each takes the one that it finds, as in a notebook. The process is this
+file: its argument is a list of commands, each must succeed, and the answer of each goes to stdout,
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-from pyspark.sql import SparkSession
+PATIENCE_S = 480
 
 SMALL = {
     "spark.driver.memory": "1g",
@@ -30,7 +34,23 @@ SMALL = {
 """For little data, looked at once: to plan and compile it well costs twice what it takes."""
 
 
+def one_spark(*commands: Sequence[str], env: Mapping[str, str] | None = None) -> list[Any]:
+    """The answers of several commands, run one after the other."""
+    done = subprocess.run(
+        [sys.executable, __file__, json.dumps([list(words) for words in commands])],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "HOLDFAST_STORE_SYNC": "normal", **(env or {})},
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def main(commands: list[list[str]]) -> None:
+    from pyspark.sql import SparkSession
+
     with tempfile.TemporaryDirectory() as folder:
         conf = [f"--conf={key}={value}" for key, value in SMALL.items()]
         conf += [f"--conf=spark.local.dir={folder}", "--json"]
