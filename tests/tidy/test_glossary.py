@@ -31,7 +31,7 @@ GONE = re.compile(r"\b(desks?|spool(s|ed|ing)?|doorman|pullers?|pulse)\b", re.IG
 TABLES = re.compile(r"\bspool\b")
 # The state of a receipt of the bus: as a literal that programs compare with, and as the first word
 # of what `holdfast bus send` says.
-RECEIPT = re.compile(r"[\"'`]spooled[\"'`]|^spooled for ")
+RECEIPT = re.compile(r"[\"'`]spooled\b|^spooled for ")
 MAY_SAY = ("docs/glossary.md", "tests/tidy/test_glossary.py", "CHANGELOG.md")
 
 
