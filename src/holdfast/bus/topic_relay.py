@@ -29,7 +29,7 @@ from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
 from holdfast.rules.bus.message import BusMessage, MessageKind, decode_message, encode_message
 from holdfast.rules.bus.relaying import (
     Neighbour,
-    Step,
+    RelayStep,
     first_steps,
     next_steps,
     tag_of,
@@ -374,7 +374,7 @@ class TopicRelay:
         else:
             credit.release()
 
-    def _leaving(self, origin: PeerKey, step: Step, envelope: bytes) -> Leaving:
+    def _leaving(self, origin: PeerKey, step: RelayStep, envelope: bytes) -> Leaving:
         body = told(FrameKind.RELAY, RelayFrame(step.hops, list(step.given), envelope))
         return Leaving(origin, body, self._context.loop.create_future())
 

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.bus.relaying import Neighbour, Step, first_steps, next_steps, tag_of
+from holdfast.rules.bus.relaying import Neighbour, RelayStep, first_steps, next_steps, tag_of
 from holdfast.rules.limits import BUS_RELAY_GIVEN_MAX, BUS_RELAY_HOPS_MAX
 
 
@@ -39,7 +39,7 @@ def test_B5_everybody_in_reach_gets_a_message_and_nobody_from_whom_it_came(
         ]
 
     hops = {0: 0}
-    way: deque[tuple[int, Step]] = deque((0, step) for step in first_steps(neighbours(0), ()))
+    way: deque[tuple[int, RelayStep]] = deque((0, step) for step in first_steps(neighbours(0), ()))
     copies: Counter[tuple[int, int]] = Counter()
     while way:
         giver, step = way.popleft()

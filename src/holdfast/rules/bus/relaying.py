@@ -48,7 +48,7 @@ class Neighbour(NamedTuple):
     """It passes on, and may."""
 
 
-class Step(NamedTuple):
+class RelayStep(NamedTuple):
     """A message that goes to one peer."""
 
     name: str
@@ -56,7 +56,7 @@ class Step(NamedTuple):
     given: tuple[bytes, ...]
 
 
-def first_steps(neighbours: Iterable[Neighbour], otherwise: Iterable[PeerKey]) -> list[Step]:
+def first_steps(neighbours: Iterable[Neighbour], otherwise: Iterable[PeerKey]) -> list[RelayStep]:
     """To whom its origin gives a message; `otherwise` are peers that get it by another way."""
     chosen = [one for one in neighbours if one.listens or one.carries]
     apart = [tag_of(key) for key in otherwise]
@@ -70,7 +70,7 @@ def next_steps(
     origin: PeerKey,
     hops: int,
     given: Sequence[bytes],
-) -> list[Step]:
+) -> list[RelayStep]:
     """To whom a message is passed on that came after so many hops."""
     if hops >= BUS_RELAY_HOPS_MAX:
         return []
@@ -85,7 +85,7 @@ def next_steps(
     return _steps(chosen, hops + 1, given)
 
 
-def _steps(chosen: Sequence[Neighbour], hops: int, given: Sequence[bytes]) -> list[Step]:
+def _steps(chosen: Sequence[Neighbour], hops: int, given: Sequence[bytes]) -> list[RelayStep]:
     """One who does not pass it on gets it as if it had come to its end."""
     tags = [tag_of(one.key) for one in chosen]
     known = tuple(dict.fromkeys([*given, *tags]))
@@ -93,5 +93,5 @@ def _steps(chosen: Sequence[Neighbour], hops: int, given: Sequence[bytes]) -> li
     for one, tag in zip(chosen, tags, strict=True):
         others = [other for other in known if other != tag or tag in given]
         last = hops if one.carries else BUS_RELAY_HOPS_MAX
-        steps.append(Step(one.name, last, tuple(others[:BUS_RELAY_GIVEN_MAX])))
+        steps.append(RelayStep(one.name, last, tuple(others[:BUS_RELAY_GIVEN_MAX])))
     return steps
