@@ -35,8 +35,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -54,6 +52,7 @@ from holdfast.simulate.bus.storm import BusStorm
 from holdfast.simulate.bus.tap import ParcelTap
 from holdfast.simulate.bus.traits import traits_of
 from holdfast.simulate.disk.disk import seed_sqlite
+from holdfast.simulate.disk.workload import scratch
 from holdfast.simulate.world.invariants import differences
 from holdfast.simulate.world.seeds import PromiseBroken, replayable
 from holdfast.simulate.world.workload import Workload
@@ -95,7 +94,7 @@ class BusWorld(World):
 
     def __enter__(self) -> Self:
         seed_sqlite(self.seed)
-        folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="holdfast-bus-")))
+        folder = self._stack.enter_context(scratch())
         for number, name in enumerate(self.traits.peers, 1):
             machine = (
                 HomeMachine(self, name, folder)
