@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import HoldfastError
 
 
@@ -112,6 +113,9 @@ class LinkEvents(Protocol):
         not speak with us.
         """
 
+    async def follow(self, peer: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """Whether a peer that we know by an earlier key may be known by this one from now on."""
+
     def link_up(self, link: Link) -> None: ...
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None: ...
     def frames_end(self, link: Link) -> None:
@@ -165,6 +169,11 @@ class PeerDirectory(Protocol):
     async def all(self) -> list[Peer]: ...
     async def admit(self, key: PeerKey, name: str, capabilities: Sequence[bytes]) -> Peer:
         """The peer that has proved this key and shows these capabilities. Raises NotTrusted."""
+
+    async def follow(self, key: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """Whether a peer that is known by an earlier key is known by this one too, as the chain
+        shows.
+        """
 
     async def note_address(self, key: PeerKey, address: str) -> None:
         """It was reached there."""

@@ -37,6 +37,7 @@ from holdfast.protocol.bus_frames import (
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.scope import may_listen, may_send, one_covers
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import (
     BusClosed,
     BusError,
@@ -117,6 +118,9 @@ class BusRouter:
         if admitted.ends_at is not None:
             self._ends[peer] = admitted.ends_at
         return admitted.name
+
+    async def follow(self, peer: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        return await self.context.peers.follow(peer, chain)
 
     def may_less(self, link: Link, peer: Peer) -> None:
         """What a linked peer may do has perhaps become less."""

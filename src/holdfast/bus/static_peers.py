@@ -14,6 +14,7 @@ import msgspec
 from holdfast.bus.ports import Peer
 from holdfast.rules.bus.capability import parse_capability_text, rights_shown
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import AlreadyExists, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import parse_card, text_of
 from holdfast.rules.limits import BUS_ADDRESSES_MAX, BUS_CAPABILITIES_SHOWN_MAX
@@ -109,6 +110,10 @@ class StaticPeers:
         )
         self._shown[key], self._steps[key] = peer, rights.steps
         return peer
+
+    async def follow(self, key: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """People trust a key, and say so themselves when it is another one."""
+        return False
 
     async def note_address(self, key: PeerKey, address: str) -> None:
         """The newest address is tried first."""

@@ -28,7 +28,13 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.rules.errors import BadAnswer
-from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, KIB, LAMPORT_MAX, REASON_CHARS_MAX
+from holdfast.rules.limits import (
+    BUS_PARCEL_BYTES_MAX,
+    BUS_SUCCESSIONS_MAX,
+    KIB,
+    LAMPORT_MAX,
+    REASON_CHARS_MAX,
+)
 
 PROTOCOL_VERSION: Final = 1
 FRAME_HEAD: Final = Struct(">IBB")
@@ -83,6 +89,10 @@ class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
     version: int
     key: Key
     nonce: Key
+    sought: Annotated[list[Key], Meta(max_length=BUS_SUCCESSIONS_MAX)] = []
+    """Of a dialler: whom it looks for, by `sought` in `rules/bus/succession.py`."""
+    former: bytes = b""
+    """Of a listener that was sought by an earlier key: how it came to the one of now."""
 
 
 class ProofFrame(msgspec.Struct, array_like=True, frozen=True):

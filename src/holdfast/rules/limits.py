@@ -903,6 +903,8 @@ BUS_JOIN_MS: Final = 30 * SECOND_MS
 """How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
 BUS_INVITES_MAX: Final = 256
 """The most open invites of a mesh without a broker; another one is refused."""
+BUS_SUCCESSIONS_MAX: Final = 8
+"""The most changes of its key that a node can prove; who knew only an older one is lost to it."""
 BUS_HEAD_BYTES: Final = 2 * KIB
 """Of a payload so much is left for topic, content type and the like; the rest is for the body."""
 BUS_SIGNED_EACH_MAX: Final = 64

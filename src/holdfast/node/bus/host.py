@@ -125,10 +125,12 @@ class BusHost:
             self.members = MeshMembers(
                 self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
             )
+            await self.members.take_over()
             self.members.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
+            self.exchange.know_keys(self._member_peers.keys_of)
             await self.exchange.start()
         except BaseException:
             await self.bus.close()
@@ -146,6 +148,7 @@ class BusHost:
         return await Bus.bind_with(
             BusOptions(
                 seed=self._own_key.seed(),
+                former=self._own_key.former(),
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -65,6 +65,12 @@ class MeshExchange:
         self._alarm: asyncio.TimerHandle | None = None
         self._holding: asyncio.TimerHandle | None = None
         self._closed = False
+
+    def know_keys(self, keys_of: Callable[[str, str], Collection[bytes]]) -> None:
+        """`keys_of` says which keys a name has, or had, in a mesh: the owner of the mesh knows when
+        a member has another one.
+        """
+        self._context.keys_of = keys_of
 
     async def start(self) -> None:
         """Reads what there is, and goes on with what was not counted yet."""

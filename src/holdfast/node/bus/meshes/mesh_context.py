@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 from holdfast.bus.options import RunInThread
@@ -40,6 +40,8 @@ class MeshContext:
         self.spread = Spread(self.us)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
+        self.keys_of: Callable[[str, str], Collection[bytes]] = lambda mesh, name: ()
+        """The keys that a name has, or had, in a mesh, as the mesh's owner says."""
         self.zone_keys: dict[str, tuple[bytes, ...]] = {}
         """The keys of the zones that this node knows."""
         self._tasks: dict[asyncio.Future[Any], None] = {}
@@ -90,7 +92,7 @@ class MeshContext:
         if not key:
             return False
         if name.origin == self.us:
-            return key != self.key
+            return key != self.key and key not in self.keys_of(name.mesh, name.origin)
         known = self.zone_keys.get(name.origin, ())
         if not known:
             known = tuple(
@@ -98,7 +100,9 @@ class MeshContext:
                 for other, row in self.rows.items()
                 if row.key and (other.mesh, other.origin) == (name.mesh, name.origin)
             )
-        return bool(known) and key not in known
+        if not known or key in known:
+            return False
+        return key not in self.keys_of(name.mesh, name.origin)
 
     def key_of(self, name: StreamName) -> bytes:
         """The key of an origin, as far as it is known here."""
