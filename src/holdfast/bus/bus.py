@@ -148,6 +148,11 @@ class Bus:
         if self._discovery is not None:
             self._discovery.seek(self._names)
 
+    def look_at_outbox(self) -> None:
+        """Somebody else has changed what waits in the outbox of the store."""
+        for lane in self.router.lanes.values():
+            lane.look_again()
+
     def _missed(self, key: PeerKey) -> None:
         if self._discovery is not None:
             self._discovery.look(key)

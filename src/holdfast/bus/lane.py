@@ -304,10 +304,15 @@ class Lane:
         if self._later is not None:
             self._later.cancel()
         wait_s = max(0, at_ms - self._context.clock.now_ms()) / 1000
-        self._later = self._context.loop.call_later(wait_s, self._look_again)
+        self._later = self._context.loop.call_later(wait_s, self._is_later)
 
-    def _look_again(self) -> None:
-        self._later, self._more = None, True
+    def _is_later(self) -> None:
+        self._later = None
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The outbox may have more for this peer that can go now."""
+        self._more = True
         self._drain_soon()
 
     # --- writing -----------------------------------------------------------------------------

@@ -134,9 +134,9 @@ class LinkPart(Protocol):
     """
 
     def link_up(self, link: Link) -> None: ...
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
-        """A MESH frame came. The part calls `link.taken(stream, len(body))` when it has worked it
-        off: until then the peer has that much less credit.
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+        """A MESH frame came; True if the part takes it. Then it calls `link.taken(stream,
+        len(body))` when it has worked it off: until then the peer has that much less credit.
         """
 
     def link_down(self, link: Link) -> None: ...
@@ -155,6 +155,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """What it may read here; `*` for everything."""
     scopes: tuple[str, ...] | None = None
     """The only things that it may ask for and publish (`rules/bus/scope.py`); None: no limit."""
+    is_passing: bool = False
+    """It is known for as long as its link: nothing is kept for it."""
     ends_at: int | None = None
     """When that ends, by the wall clock; its link ends then."""
 

@@ -62,7 +62,7 @@ class BusRouter:
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
-        self.serving = RequestServing(context, self.lane_of, self.announce)
+        self.serving = RequestServing(context, self.lane_of, self.announce, self._is_passing)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
         self._announcing = False
@@ -71,6 +71,8 @@ class BusRouter:
         self._hearing = False
         self._scopes: dict[PeerKey, tuple[str, ...]] = {}
         """What peers may ask for and publish that may not do everything."""
+        self._passing: dict[str, PeerKey] = {}
+        """Peers that are known for as long as their link, by name."""
         self._ends: dict[PeerKey, int] = {}
         """Until when that holds."""
 
@@ -117,7 +119,13 @@ class BusRouter:
             self._scopes[peer] = admitted.scopes
         if admitted.ends_at is not None:
             self._ends[peer] = admitted.ends_at
+        self._passing.pop(admitted.name, None)
+        if admitted.is_passing:
+            self._passing[admitted.name] = peer
         return admitted.name
+
+    def _is_passing(self, name: str) -> bool:
+        return name in self._passing
 
     async def follow(self, peer: PeerKey, chain: Sequence[KeySuccession]) -> bool:
         return await self.context.peers.follow(peer, chain)
@@ -180,8 +188,8 @@ class BusRouter:
         if kind is FrameKind.PARCEL:
             intake.add(stream, body)
         elif kind is FrameKind.MESH:
-            for part in self.parts:
-                part.mesh_frame(link, stream, body)
+            if not [part for part in self.parts if part.mesh_frame(link, stream, body)]:
+                link.taken(stream, len(body))  # nobody here shares meshes
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)
@@ -213,6 +221,8 @@ class BusRouter:
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
         self.requests.link_down(link.name)
+        if self._passing.pop(link.name, None) is not None:
+            del self.lanes[link.name]
         for part in self.parts:
             part.link_down(link)
         self.context.changed()

@@ -832,6 +832,10 @@ BUS_WORD_MS: Final = 20
 tells of all changes meanwhile."""
 BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_MESHES_TOLD_MAX: Final = 64
+"""How often in a row a peer may say which meshes it shares; each time all streams are told."""
+BUS_MESHES_TOLD_MS: Final = SECOND_MS
+"""After so long it may once more."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
 BUS_EPOCHS_MAX: Final = 256

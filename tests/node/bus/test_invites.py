@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.node.bus.member_peers import GUEST
 from holdfast.protocol import bus_members as wire
 from holdfast.protocol.bus_members import JOIN, JoinAsked
 from holdfast.rules.errors import (
@@ -30,6 +31,10 @@ def invite_of(node: BusNode, **options: object) -> PeerInvite:
     invite = parse_any_invite(node.sharing.invite("team", **options).text)  # type: ignore[arg-type]
     assert isinstance(invite, PeerInvite)
     return invite
+
+
+def _is_guest(name: str) -> bool:
+    return name.startswith(GUEST)
 
 
 def test_B6_an_invite_that_has_ended_lets_nobody_in_and_says_so(tmp_path: Path) -> None:
@@ -70,6 +75,11 @@ def test_B6_two_guests_with_one_ticket_race_and_one_is_let_in(tmp_path: Path) ->
         assert len(ana.names()) == 2
         (row,) = ana.engine.read("test", lambda tx: tx.bus_invite_list("team"))
         assert row.uses_left == 0
+        # Nothing is kept for a guest: its link has ended, and it asks again if it must.
+        await ana.until(lambda: not [name for name in ana.bus.router.lanes if _is_guest(name)])
+        outbox = ana.bus.router.context.store
+        kept = [await outbox.outbox_of(GUEST + text_of(n.key)[:16], 9, []) for n in (bob, zoe)]
+        assert kept == [[], []]
 
     told(tmp_path, story, "ana", "bob", "zoe")
 

@@ -400,4 +400,5 @@ class MemberPeers:
 
 
 def _guest(key: PeerKey) -> Peer:
-    return Peer(name=GUEST + text_of(key)[:16], keys=(key,), scopes=_GUEST_SCOPES)
+    name = GUEST + text_of(key)[:16]
+    return Peer(name=name, keys=(key,), scopes=_GUEST_SCOPES, is_passing=True)

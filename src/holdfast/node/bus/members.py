@@ -132,6 +132,10 @@ class MeshMembers:
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.lists_changed: Callable[[], Coroutine[Any, Any, None]] = _nobody
+        """Tells what exchanges meshes that others may read and write now: a peer that was linked
+        already, as a trusted zone, may have joined.
+        """
         self._told: dict[str, int] = {}
         """The number of the list of each mesh that all links of now have heard of from us."""
 
@@ -152,8 +156,8 @@ class MeshMembers:
         self._links[link.peer] = link
         self._spawn(self._meet(link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
-        """Not ours."""
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+        return False
 
     def link_down(self, link: Link) -> None:
         if self._links.get(link.peer) is link:
@@ -472,6 +476,8 @@ class MeshMembers:
         """All who are linked and belong hear of a new list. The links to others end with the next
         `refresh_peers` of the bus.
         """
+        if self._told.get(members.mesh) != members.serial:
+            self._spawn(self.lists_changed())
         self._told[members.mesh] = members.serial
         for link in list(self._links.values()):
             keys = self.peers.keys(link.peer)
@@ -490,6 +496,9 @@ class MeshMembers:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+async def _nobody() -> None: ...
 
 
 def _host(link: Link) -> str:

@@ -154,13 +154,13 @@ class MeshExchange:
         mesh_link = self._links[label] = MeshLink(self._context, link, label)
         self._context.start(self._introduce(mesh_link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
         mesh_link = self._of(link)
         if mesh_link is None:
-            link.taken(stream, len(body))
-        else:
-            mesh_link.frame(stream, body)
-            self._hold_soon()
+            return False
+        mesh_link.frame(stream, body)
+        self._hold_soon()
+        return True
 
     def link_down(self, link: Link) -> None:
         mesh_link = self._of(link)
