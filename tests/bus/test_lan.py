@@ -1,52 +1,109 @@
-"""Three processes with a bus each, on a LAN of their own. Nobody is told an address."""
+"""Three daemons on machines of their own share a mesh with no broker, and nobody is told where the
+others are.
+"""
 
 from __future__ import annotations
 
-from itertools import permutations
+from pathlib import Path
 
-from support.lan_peer import LanPeer
+import holdfast
+from support.bus_homes import trust_of
+from support.daemon import make_home
+from support.lan_daemon import MESH, LanDaemon
 from support.netns import Networks, need_networks
+from support.tap_switch import TapSwitch
 
-NAMES = ["ana", "ben", "eva"]
-
-
-def test_B6_three_peers_find_each_other_speak_through_a_cut_and_go_on_when_one_moves() -> None:
-    need_networks()
-    with Networks() as networks:
-        lan = networks.bridge()
-        machines = [networks.machine() for _ in NAMES]
-        for number, machine in enumerate(machines, 1):
-            lan.plug(machine, f"10.77.0.{number}/24")
-        peers = {
-            name: LanPeer.begin(machine, name, NAMES)
-            for name, machine in zip(NAMES, machines, strict=True)
-        }
-        _speak(peers, "hello")
-
-        # One is cut off. What is said meanwhile is kept, and arrives when it is back.
-        lan.cut(machines[2])
-        for sender, receiver in permutations(NAMES, 2):
-            peers[sender].send(receiver, "through the cut")
-        peers["ana"].until_got("ben", "through the cut")
-        peers["ben"].until_got("ana", "through the cut")
-        assert not any(text == "through the cut" for _, text in peers["eva"].got)
-        lan.mend(machines[2])
-        for sender, receiver in permutations(NAMES, 2):
-            peers[receiver].until_got(sender, "through the cut")
-
-        # One gets another address. Its links are found to be dead, and come up where it is now.
-        machines[0].ask("delete_address", "eth0", "10.77.0.1/24")
-        machines[0].ask("add_address", "eth0", "10.77.0.9/24")
-        _speak(peers, "after the move")
-        for name in ("ben", "eva"):
-            assert peers[name].links()["ana"].startswith("10.77.0.9")
-        for peer in peers.values():
-            assert len(peer.got) == len(set(peer.got)), "something came twice"
-            peer.end()
+NAMES = ("ana", "ben", "eva")
+MESSAGE = {"body": "are you there?", "wait_ms": 0}
 
 
-def _speak(peers: dict[str, LanPeer], text: str) -> None:
-    for sender, receiver in permutations(NAMES, 2):
-        peers[sender].send(receiver, text)
-    for sender, receiver in permutations(NAMES, 2):
-        peers[receiver].until_got(sender, text)
+def _homes(folder: Path) -> tuple[dict[str, Path], str]:
+    """Ana owns the mesh, and her invite names no address. Ana and Eva also trust each other."""
+    homes = {name: make_home(folder / name, name, "own") for name in NAMES}
+    with holdfast.open(homes["ana"]) as ana, holdfast.open(homes["eva"]) as eva:
+        ana.create_mesh(MESH)
+        ana.bus.sharing.share(MESH)
+        invite = ana.bus.sharing.invite(MESH, uses=2).text
+        trust_of(ana).trust(trust_of(eva).card())
+        trust_of(eva).trust(trust_of(ana).card())
+    return homes, invite
+
+
+def test_B6_R2_three_daemons_find_each_other_and_converge_after_a_cut_a_move_and_a_kill(
+    tmp_path: Path,
+) -> None:
+    need_networks(taps=True)
+    homes, invite = _homes(tmp_path)
+    with Networks() as networks, TapSwitch() as switch:
+        machines = {name: networks.machine() for name in NAMES}
+        for number, machine in enumerate(machines.values(), 1):
+            switch.plug(machine, f"10.77.0.{number}/24")
+        starting = {name: LanDaemon(machines[name], homes[name]) for name in NAMES}
+        ana, ben, eva = (daemon.up() for daemon in starting.values())
+        group = _Group(ana=ana, ben=ben, eva=eva)
+
+        # They know each other by name only: mDNS brings them together.
+        for newcomer in (ben, eva):
+            assert newcomer.post("/v1/bus/join", {"invite": invite})["owner"] == "ana"
+        group.write("at first")
+        group.converge()
+
+        # One is cut off, and everybody goes on.
+        switch.cut(machines["eva"])
+        group.write("in the cut")
+        group.converge("ana", "ben")
+
+        # One gets another address. Its link is found to be dead, and comes up where it is now.
+        machines["ana"].ask("delete_address", "eth0", "10.77.0.1/24")
+        machines["ana"].ask("add_address", "eth0", "10.77.0.9/24")
+        group.write("after the move")
+        group.converge("ana", "ben")
+        assert ben.standing()["ana"]["address"].startswith("10.77.0.9")
+
+        # One is killed. It comes back with all that it had, and gets what it missed.
+        group.write("just before the end", "ben")
+        ben.kill()
+        ana.until_link("ben", up=False)
+        group.write("without ben", "ana")
+        group.daemons["ben"] = ben = LanDaemon(machines["ben"], homes["ben"]).up()
+        group.converge("ana", "ben")
+
+        # When the cable is mended, the one who was cut off finds where the others are now.
+        eva.until_link("ana", up=False)
+        eva.until_link("ben", up=False)
+        ana.until_link("eva", up=False)
+        assert ana.post("/v1/bus/send", {"to": "eva", **MESSAGE})["state"] == "spooled"
+        switch.cut(machines["eva"], False)
+        group.converge()
+        group.write("at last")
+        group.converge()
+        assert eva.messages(1) == [("ana", MESSAGE["body"])]
+        assert eva.standing()["ana"]["address"].startswith("10.77.0.9")
+        for daemon in group.daemons.values():
+            exchanged = daemon.get("/v1/bus/status")["meshes"]
+            assert all(one["problem"] == "" for one in exchanged["peers"]), exchanged
+            assert all(one["trouble"] == "" for one in exchanged["streams"]), exchanged
+            daemon.end()
+
+
+class _Group:
+    """Daemons that write and converge, and what each of them has written."""
+
+    def __init__(self, **daemons: LanDaemon) -> None:
+        self.daemons = daemons
+        self._written: list[tuple[str, str]] = []
+
+    def write(self, key: str, *names: str) -> None:
+        for name in names or tuple(self.daemons):
+            self.daemons[name].write(key, f"by {name}")
+            self._written.append((key, name))
+
+    def converge(self, *names: str) -> None:
+        """These, or all, get what all of them wrote, and hold the same."""
+        among = names or tuple(self.daemons)
+        for name in among:
+            for key, origin in self._written:
+                if origin in among:
+                    self.daemons[name].until_has(key, origin)
+        first, *others = (self.daemons[name].digest() for name in among)
+        assert all(other == first for other in others)

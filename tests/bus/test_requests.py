@@ -341,3 +341,39 @@ def test_B5_a_request_whose_time_ran_out_in_the_queue_is_not_begun() -> None:
             await bus.close()
 
     run(story())
+
+
+def test_B5_an_asker_that_floods_a_service_leaves_others_their_turn() -> None:
+    async def story() -> None:
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", "eve")
+        eve = await bound("eve", "ben")
+        await join(ana, ben)
+        await join(eve, ben)
+        asked: list[str] = []
+        gate = asyncio.Semaphore(0)
+
+        async def slow(request: ReceivedRequest) -> bytes:
+            asked.append(request.sender)
+            await gate.acquire()
+            return b"done"
+
+        ben.serve("slow", slow, most=1)
+        flood = [asyncio.ensure_future(eve.request("ben", "slow", b"x")) for _ in range(200)]
+        while len(ben.router.serving._queued) < 199:
+            await asyncio.sleep(0)
+        mine = [asyncio.ensure_future(ana.request("ben", "slow", b"y")) for _ in range(2)]
+        while len(ben.router.serving._queued) < 201:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            gate.release()
+        await asyncio.gather(*mine)
+        assert asked[:5] == ["eve", "eve", "ana", "eve", "ana"]
+        flood[-1].cancel()  # one that waits
+        while len(ben.router.serving._queued) > 195:
+            await asyncio.sleep(0)
+        for one in flood:
+            one.cancel()
+        for bus in (ana, ben, eve):
+            await bus.close()
+
+    run(story())

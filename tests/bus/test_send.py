@@ -10,17 +10,20 @@ import pytest
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.options import BusOptions
+from holdfast.bus.ports import Peer
 from holdfast.bus.static_peers import StaticPeers
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
     InboxMessage,
+    OutboxMessage,
     PeerKey,
     SignedArrival,
 )
-from holdfast.rules.errors import PeerUnreachable, UnknownPeer
+from holdfast.rules.errors import BusStoreFailed, PeerUnreachable, StoreFailed, UnknownPeer
 from holdfast.rules.keys import card_of, public_key
-from holdfast.rules.limits import BUS_PAGES_WINDOW_BYTES, BUS_PARCEL_BYTES_MAX
+from holdfast.rules.limits import BUS_PAGES_WINDOW_BYTES, BUS_PARCEL_BYTES_MAX, DAY_MS
+from holdfast.service.clock import SystemClock
 from support.bus_pairs import bound, join, run, seed_of
 
 
@@ -221,3 +224,73 @@ def test_B6_frames_of_meshes_that_nobody_takes_cost_no_credit() -> None:
         await ben.close()
 
     run(story())
+
+
+class _UnreadablePeers(StaticPeers):
+    async def find(self, name: str) -> Peer | None:
+        raise StoreFailed("the disk failed")
+
+
+def test_B2_a_directory_that_cannot_be_read_is_an_error_of_the_bus() -> None:
+    async def story() -> None:
+        bus = await Bus.bind_with(BusOptions(name="ana", listen=(), peers=_UnreadablePeers()))
+        with pytest.raises(BusStoreFailed) as caught:
+            await bus.send("ben", "hello", wait_ms=0)
+        assert isinstance(caught.value.__cause__, StoreFailed)
+        await bus.close()
+
+    run(story())
+
+
+class _SetClock(SystemClock):
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+def test_B4_what_seemed_over_by_a_wrong_clock_goes_on_when_the_clock_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.bus.router.BUS_SWEEP_MS", 5)
+
+    async def story() -> None:
+        clock = _SetClock()
+        store = _KeepsExpired(now_ms=clock.now_ms)
+        peers = StaticPeers([card_of("ben", public_key(seed_of("ben")))])
+        ana = await Bus.bind_with(
+            BusOptions(
+                seed=seed_of("ana"), name="ana", listen=(), peers=peers, store=store, clock=clock
+            )
+        )
+        ben = await bound("ben", "ana")
+        await ana.send("ben", "early", wait_ms=0)
+        clock.ahead_ms = 60 * DAY_MS
+        async with ben.subscribe() as messages:
+            link = await join(ana, ben)
+            await _until_looked(store)
+            assert not any(kind is FrameKind.PARCEL for kind, _, _ in link.sent)
+            clock.ahead_ms = 0
+            assert (await anext(messages)).text == "early"
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+class _KeepsExpired(MemoryMeshStore):
+    """Nothing was swept while the clock was wrong."""
+
+    looked = 0
+
+    async def expire_outbox(self) -> list[OutboxMessage]:
+        return []
+
+    async def next_outbox(self, peer: str) -> int | None:
+        self.looked += 1
+        return await super().next_outbox(peer)
+
+
+async def _until_looked(store: _KeepsExpired) -> None:
+    while not store.looked:
+        await asyncio.sleep(0)

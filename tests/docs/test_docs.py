@@ -21,6 +21,8 @@ from holdfast.node.log import log
 from holdfast.rules.errors import BadInput
 from holdfast.service.instance_lock import daemon_note
 from holdfast.storage.files.home import HomePaths
+from support.machine_pages import StoryOnMachines
+from support.netns import Networks, need_networks
 from support.pages import Story, Wrong, blocks, matches
 from support.project import ROOT, TESTS, expect_none, parse, python_files
 
@@ -71,6 +73,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page != ON_SPARK], ids=_name)
 def test_U1_U2_every_page_does_what_it_shows(page: Path, folder: Path) -> None:
     Story(page.name, folder).tell(page.read_text(encoding="utf-8"))
+
+
+def test_U2_B6_three_machines_do_what_the_page_of_the_bus_shows(folder: Path) -> None:
+    need_networks()
+    with Networks() as networks:
+        lan = networks.bridge()
+        machines = {name: networks.machine() for name in ("ana", "bo", "cleo")}
+        for number, machine in enumerate(machines.values(), 1):
+            lan.plug(machine, f"192.168.1.{number}/24")
+        page = (DOCS / "bus.md").read_text(encoding="utf-8")
+        assert StoryOnMachines("bus.md", folder, machines).tell(page) > 20
 
 
 @pytest.mark.timeout(360)

@@ -5,6 +5,9 @@ A harness that has caught nothing has shown nothing. Each bug names the finder t
     world       a few seeds of `holdfast.simulate.nodes.nodes`
     zones       a few seeds of `holdfast.simulate.zones.zones`
     delivery    a few seeds of `holdfast.simulate.delivery.delivery`
+    bus         a few seeds of `holdfast.simulate.bus.bus`; `mesh` are those with homes
+    mesh power  the power goes at every moment while pages of a mesh arrive
+    capabilities  a home is shown what it must refuse
     sweep       every disk call of one operation fails
     power       the power goes at every moment of a story
     failed sync the same, after a sync of the log has failed
@@ -20,7 +23,7 @@ import apsw
 import msgspec
 import pytest
 
-from faults import planted_bus, planted_clock, planted_delivery, planted_sharing
+from faults import planted_bus, planted_clock, planted_delivery, planted_mesh, planted_sharing
 from holdfast.node.core import change, files, intake, operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.home import opening
@@ -214,7 +217,11 @@ def _sent_back(patch: pytest.MonkeyPatch) -> None:
 def _way_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A log does not say through whom an entry came."""
     of = intake.Intake.of
-    patch.setattr(intake.Intake, "of", lambda ctx, arrivals, *more: of(ctx, arrivals))
+
+    def nameless(ctx: Any, arrivals: Any, *way: Any, **more: Any) -> intake.Intake:
+        return of(ctx, arrivals, **more)
+
+    patch.setattr(intake.Intake, "of", nameless)
 
 
 def _filtered_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -397,6 +404,7 @@ BUGS = [
     *(Bug(name, "delivery", plant) for name, plant in planted_delivery.PLANTS.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_sharing.PLANTS.items()),
     *(Bug(name, "bus", plant) for name, plant in planted_bus.PLANTS.items()),
+    *(Bug(name, finder, plant) for name, (finder, plant) in planted_mesh.PLANTS.items()),
     *(Bug(name, "world", plant) for name, plant in planted_clock.IN_NODES.items()),
     *(Bug(name, "delivery", plant) for name, plant in planted_clock.IN_DELIVERY.items()),
 ]

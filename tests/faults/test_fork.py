@@ -203,3 +203,26 @@ asyncio.run(main(Path(sys.argv[1])))
 
 def test_D1_a_forked_child_can_do_nothing_with_the_store_of_a_broker(tmp_path: Path) -> None:
     run("-c", BROKER, tmp_path / "broker")
+
+
+BUS = """
+import os, sys, holdfast
+from holdfast.rules.errors import ProcessForked
+node = holdfast.open(sys.argv[1], sync="normal")
+node.bus.bind(listen="127.0.0.1:0", discovery="off")
+pid = os.fork()
+if pid == 0:
+    try:
+        node.bus.status()
+    except ProcessForked:
+        node.close()
+        sys.exit(0)
+    os._exit(1)
+assert os.waitpid(pid, 0)[1] == 0
+assert node.bus.status().pid == os.getpid()
+node.close()
+"""
+
+
+def test_S1_B2_a_forked_child_is_refused_by_the_bus_of_its_parent_and_ends(tmp_path: Path) -> None:
+    run("-c", BUS, make_home(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,11 +14,13 @@ from holdfast.node.library.node import open_node
 from holdfast.rules.errors import HoldfastError
 from holdfast.simulate.bus import bus
 from holdfast.simulate.delivery import delivery
-from holdfast.simulate.disk.powerloss import Recording, cut_power, record
+from holdfast.simulate.disk.powerloss import Check, Recording, cut_power, record
 from holdfast.simulate.disk.workload import Acknowledge, describe
 from holdfast.simulate.nodes.nodes import NodeWorld
 from holdfast.simulate.world.world import World
 from holdfast.simulate.zones import zones
+from support import mesh_page_disk
+from support.bad_capabilities import accepted_though_bad
 from support.envelopes import MESH
 from support.faults import ID, Operation, sweep_operation
 from support.interrupts import interrupted_writes
@@ -28,6 +31,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.sim, pytest.mark.timeout(900)]
 WORLDS_MAX = 60
 TELLING = (15, 7, 3)
 """Worlds of the bus in which rare things happen; they come first, to save time."""
+TELLING_HOMES = (16, 6)
+"""The same, of those with homes."""
 LARGE = b"large content " * 6000
 
 
@@ -69,7 +74,15 @@ def _in_a_world_of_delivery() -> str:
 
 
 def _in_a_world_of_the_bus() -> str:
-    for seed in dict.fromkeys((*TELLING, *range(WORLDS_MAX))):
+    return _in_worlds_of_the_bus(dict.fromkeys((*TELLING, *range(1, WORLDS_MAX, 2))))
+
+
+def _in_a_world_of_homes() -> str:
+    return _in_worlds_of_the_bus(dict.fromkeys((*TELLING_HOMES, *range(0, WORLDS_MAX, 2))))
+
+
+def _in_worlds_of_the_bus(worlds: Iterable[int]) -> str:
+    for seed in worlds:
         try:
             bus.tell(seed)
         except (AssertionError, HoldfastError, apsw.Error) as error:
@@ -98,13 +111,18 @@ def _by_a_power_cut() -> str:
     return _first_loss(record(workload, prepare=prepare))
 
 
+def _by_a_power_cut_of_pages() -> str:
+    pages = mesh_page_disk
+    return _first_loss(record(pages.workload, prepare=pages.prepare), pages.check)
+
+
 def _after_a_failed_sync() -> str:
     return _first_loss(record(stubborn(0), prepare=prepare, plan=FailedSync(2)))
 
 
-def _first_loss(recording: Recording) -> str:
+def _first_loss(recording: Recording, look: Check = check) -> str:
     points = range(recording.start, len(recording.entries) + 1, 2)
-    report = cut_power(recording, check, samples=1, points=points)
+    report = cut_power(recording, look, samples=1, points=points)
     return report.failures[0].problem if report.failures else ""
 
 
@@ -128,14 +146,20 @@ FINDERS = {
     "zones": _in_a_world_of_zones,
     "delivery": _in_a_world_of_delivery,
     "bus": _in_a_world_of_the_bus,
+    "mesh": _in_a_world_of_homes,
+    "mesh power": _by_a_power_cut_of_pages,
+    "capabilities": accepted_though_bad,
     "sweep": _by_a_sweep,
     "power": _by_a_power_cut,
     "failed sync": _after_a_failed_sync,
 }
 
 
+ELSEWHERE = ("world", "zones", "delivery", "bus", "mesh", "mesh power", "interrupts")
+"""Those are tests/simulate/…/test_world, test_mesh_page_power and test_interrupts."""
+
+
 def test_R1_without_a_bug_the_same_finders_find_nothing() -> None:
     for name, find in FINDERS.items():
-        # Those are tests/simulate/test_world_of_… and test_interrupts.
-        if name not in ("world", "zones", "delivery", "bus", "interrupts"):
+        if name not in ELSEWHERE:
             assert not find(), name

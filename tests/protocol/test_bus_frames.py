@@ -19,6 +19,7 @@ from holdfast.protocol.bus_frames import (
     InterestFrame,
     PingFrame,
     ProofFrame,
+    RelayFrame,
     Stream,
     Told,
     WelcomeFrame,
@@ -40,7 +41,8 @@ SAID: dict[FrameKind, Told] = {
     FrameKind.PING: PingFrame(3),
     FrameKind.PONG: PingFrame(3),
     FrameKind.GOODBYE: GoodbyeFrame("closing", "see you"),
-    FrameKind.INTEREST: InterestFrame(["builds.*"], ["builds.*"], ["resize"]),
+    FrameKind.INTEREST: InterestFrame(["builds.*"], ["builds.*"], ["resize"], ["x"], ["y.>"]),
+    FrameKind.RELAY: RelayFrame(1, [bytes(8)], b"parcel"),
 }
 KINDS = sorted(SAID)
 

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ import holdfast
 from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.daemon.reload import from_nowhere
 from holdfast.node.settings import Settings
+from holdfast.service.clock import Clock
 
 T = TypeVar("T")
 PATIENCE_S = 60
@@ -87,6 +88,10 @@ class UpInThread(Up):
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_S)
 
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine gives in the daemon's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
+
     def stop(self) -> None:
         """Asks it to end and waits until it has."""
         self.ask_to_stop()
@@ -114,6 +119,7 @@ def running(
     sync: str = "normal",
     load: Callable[[], Settings] = from_nowhere,
     moved: bool = False,
+    clock: Clock | None = None,
 ) -> Iterator[UpInThread]:
     """A daemon in a thread, until the block ends."""
     told: queue.Queue[UpInThread | BaseException] = queue.Queue()
@@ -145,6 +151,7 @@ def running(
             sync=sync,
             load=load,
             moved=moved,
+            clock=clock,
         )
         await daemon.run()
 

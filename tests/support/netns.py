@@ -156,20 +156,25 @@ class Networks:
 
 
 @cache
-def no_networks() -> str:
-    """Why this machine allows no networks of one's own; empty if it does."""
+def no_networks(taps: bool = False) -> str:
+    """Why this machine allows no networks of one's own; empty if it does. `taps`: with network
+    cards whose cables a test holds.
+    """
     if sys.platform != "linux":
         return "network namespaces are Linux's"
     try:
         with Networks() as networks:
             lan = networks.bridge()
-            lan.plug(networks.machine(), "10.77.0.1/24")
+            machine = networks.machine()
+            lan.plug(machine, "10.77.0.1/24")
+            if taps:
+                os.close(machine.tap("tap0"))
     except (NoNetworks, OSError) as error:
         return f"no network namespaces here: {error}"
     return ""
 
 
-def need_networks() -> None:
+def need_networks(*, taps: bool = False) -> None:
     """Skips a test, with the reason, where there can be no networks."""
-    if reason := no_networks():
+    if reason := no_networks(taps):
         pytest.skip(reason)

@@ -9,6 +9,8 @@ what they define:
 
 `…` stands for any text within a line, or, alone on its line, for any lines: ids and times differ.
 Two spaces or more stand for any such gap, since columns are as wide as their content.
+`ana$ …` is a command on the machine of Ana; blocks with such commands need machines, and are run by
+`machine_pages.py`.
 A command must succeed unless an `error:` or `[FAIL]` is shown, and then it must fail. `echo $?` and
 `name=$(holdfast …)` work as in a shell, and what has a pipe or redirects is given to one.
 """
@@ -35,6 +37,7 @@ CURL = Path(__file__).with_name("curl.py")
 SHOWN = re.compile(r"#\s*->\s*(?P<text>.+?)\s*$")
 TAKEN = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\((?P<command>holdfast .*)\)")
 SHELL = re.compile(r"[|<>;&]")
+PROMPT = re.compile(r"(?P<machine>[a-z]*)\$ (?P<command>.+)")
 
 
 class Block(NamedTuple):
@@ -52,6 +55,8 @@ class Step(NamedTuple):
     line: int
     command: str
     shown: list[str]
+    machine: str = ""
+    """Where it is typed, if that is not all the same."""
 
 
 class Wrong(AssertionError):
@@ -75,8 +80,8 @@ def blocks(page: str) -> Iterator[Block]:
 def steps(block: Block) -> Iterator[Step]:
     found: list[Step] = []
     for number, line in enumerate(block.text.splitlines(), block.line):
-        if line.startswith("$ "):
-            found.append(Step(number, line[2:], []))
+        if prompt := PROMPT.fullmatch(line):
+            found.append(Step(number, prompt["command"], [], prompt["machine"]))
         elif found and found[-1].command.endswith("\\"):
             last = found.pop()
             found.append(last._replace(command=last.command[:-1] + line.strip()))
@@ -105,10 +110,13 @@ class Story:
             return 1
         if block.language != "console":
             return 0
-        told = list(steps(block))
+        told = [step for step in steps(block) if self.is_for_me(step)]
         for step in told:
             self._command(step)
         return len(told)
+
+    def is_for_me(self, step: Step) -> bool:
+        return not step.machine
 
     # --- Python ------------------------------------------------------------------------------
 
@@ -131,7 +139,7 @@ class Story:
         if step.command == "echo $?":
             printed, failed = f"{self.code}\n", False
         else:
-            printed = self._run(step.command)
+            printed = self._run(step)
             failed = self.code != 0
         where = f"{self.name}:{step.line} $ {step.command}"
         fails = any(line.startswith(("error:", "[FAIL]")) for line in step.shown)
@@ -141,7 +149,11 @@ class Story:
             shown = "\n".join(step.shown)
             raise Wrong(f"{where}\nshows\n{shown}\nand said\n{printed}")
 
-    def _run(self, command: str) -> str:
+    def _run(self, step: Step) -> str:
+        return self.type(step.command)
+
+    def type(self, command: str) -> str:
+        """Does what a terminal does with a line, and returns what it shows."""
         if taken := TAKEN.fullmatch(command):
             out, err = self._holdfast(taken["command"])
             os.environ[taken["name"]] = out.strip()

@@ -36,7 +36,7 @@ def leave(node: Node) -> None:
 
 def check(directory: Path, acknowledged: tuple[object, ...]) -> None:
     """Opens what is left as the next start would, and asks for every id that was acknowledged."""
-    with _opened(directory) as node:
+    with opened(directory) as node:
         problems = check_database(node._opened.store._con, ours=True)
         assert not problems, f"damaged: {problems[0]}"
         problems = audit(node)
@@ -46,7 +46,8 @@ def check(directory: Path, acknowledged: tuple[object, ...]) -> None:
 
 
 @contextmanager
-def _opened(directory: Path) -> Iterator[Node]:
+def opened(directory: Path) -> Iterator[Node]:
+    """What is left, for somebody who looks."""
     node = Node(open_home(directory / HOME, sync="full", environ={}))
     try:
         yield node

@@ -55,6 +55,9 @@ class InboxInMemory:
         """These do not come after all."""
         self._share.give_back(sender, *_measure(arrivals))
 
+    def has_room(self, sender: PeerKey) -> bool:
+        return self._share.has_room(sender)
+
     def add(
         self, sender: PeerKey, arrivals: Sequence[SignedArrival], now_ms: int
     ) -> list[InboxMessage]:
@@ -142,7 +145,8 @@ class BaseMeshStore(EightCalls):
         for arrival in judged.new:
             if comes_again(arrival.message):
                 self._ids.add(sender, arrival.message.id)
-        return AcceptedArrivals(judged.verdicts, self._inbox.add(peer, kept, self._now_ms()))
+        rows = self._inbox.add(peer, kept, self._now_ms())
+        return AcceptedArrivals(judged.verdicts, rows, self._inbox.has_room(peer))
 
     async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:
@@ -152,6 +156,9 @@ class BaseMeshStore(EightCalls):
 
     async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
         return self._inbox.after(after, limit)
+
+    async def has_room(self, peer: PeerKey) -> bool:
+        return self._inbox.has_room(peer)
 
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         self._inbox.finish(numbers)

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, overload
+from typing import Final, NamedTuple, Self, overload
 
 import msgspec
 
 from holdfast.bus.context import BusContext
 from holdfast.bus.guard import guarded
-from holdfast.bus.lane import Lane, Outgoing
+from holdfast.bus.lane import Outgoing
 from holdfast.bus.links.dialling import WantedPeer
 from holdfast.bus.links.link import CLOSING
 from holdfast.bus.links.links import BusLinks
@@ -63,6 +64,16 @@ from holdfast.transport.remote_errors import error_by_code
 
 _BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
 """The rest of a payload is room for topic, content type and the like."""
+
+
+class _Written(NamedTuple):
+    """A message of a topic on its way to one peer."""
+
+    done: asyncio.Future[bool]
+    """Whether it went out."""
+    take_back: Callable[[], None]
+    listens: bool = True
+    """False: it only passes it on."""
 
 
 class Bus:
@@ -130,10 +141,11 @@ class Bus:
         """Looks again who is known: those who are new are dialled, and links to those who are not
         known any more end.
         """
-        peers = [one for one in await self._context.peers.all() if self.key not in one.keys]
+        known_peers = await guarded(self._context.peers.all())
+        peers = [one for one in known_peers if self.key not in one.keys]
         self._names = {key: peer.name for peer in peers for key in peer.keys}
         for link in self.links.all():
-            known = await self._context.peers.of_key(link.peer)
+            known = await guarded(self._context.peers.of_key(link.peer))
             if known is None:
                 link.close(NotTrusted.code, "this peer is not known any more")
             else:
@@ -207,7 +219,8 @@ class Bus:
     ) -> SendReceipt:
         """Sends a message to one peer. It is in the outbox before anything else happens, and stays
         there until the peer has stored it. If the peer is not there for `wait_ms`, the receipt says
-        `spooled`; while it is there, this waits for as long as the peer takes.
+        `spooled`, and so it does if the peer lets this node not do that now; else this waits for as
+        long as the peer takes.
         """
         peer = await self._peer(to)
         if topic:
@@ -251,34 +264,44 @@ class Bus:
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
-        kept = [one for one in durable if await self._context.peers.find(one) is not None]
+        kept = [one for one in durable if await self._known(one) is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
             item = OutboxMessage(peer=name, message=lasting, created_at=now, expires_at=expires_at)
             row = await guarded(self._context.store.enqueue_outbox(item))
             self.router.lane_of(name).put(row, item)
-        names = topics.listening(topic)
-        written = {one: to for one, to in (self._write(n, message, expires_at) for n in names)}
+        if self.router.relay.is_carried(topic):
+            written = await self._carry(message, kept)
+        else:
+            written = [self._write(name, message, expires_at) for name in topics.listening(topic)]
         if written:
-            await asyncio.wait(written, timeout=wait_ms / 1000)
-        peers = sum(one.done() and one.result() for one in written)
-        for one, (lane, outgoing) in written.items():
-            if not one.done():
-                lane.take_back(outgoing)
-        return PublishReceipt(
-            id=message.id, peers=peers, kept=len(kept), missed=len(written) - peers
-        )
+            await asyncio.wait([one.done for one in written], timeout=wait_ms / 1000)
+        peers = sum(one.listens and one.done.done() and one.done.result() for one in written)
+        for one in written:
+            if not one.done.done():
+                one.take_back()
+        missed = sum(one.listens for one in written) - peers
+        return PublishReceipt(id=message.id, peers=peers, kept=len(kept), missed=missed)
 
-    def _write(
-        self, name: str, message: BusMessage, expires_at: int | None
-    ) -> tuple[asyncio.Future[bool], tuple[Lane, Outgoing]]:
-        """Hands a message to a lane; the future says whether it went out."""
+    def _write(self, name: str, message: BusMessage, expires_at: int | None) -> _Written:
+        """Hands a message to a lane."""
         written: asyncio.Future[bool] = self._context.loop.create_future()
         lane = self.router.lane_of(name)
         outgoing = Outgoing(message, expires_at, on_written=written.set_result)
         lane.put_passing(outgoing)
-        return written, (lane, outgoing)
+        return _Written(written, partial(lane.take_back, outgoing))
+
+    async def _carry(self, message: BusMessage, kept: Sequence[str]) -> list[_Written]:
+        """Hands a message to those who listen and those who pass it on, all the same bytes."""
+        found = [await guarded(self._context.peers.find(name)) for name in kept]
+        otherwise = [key for peer in found if peer is not None for key in peer.keys]
+        relay = self.router.relay
+        handed = await relay.publish(message, otherwise)
+        return [
+            _Written(leaving.written, partial(relay.take_back, name, leaving), listens)
+            for name, (leaving, listens) in handed.items()
+        ]
 
     def subscribe(
         self,
@@ -423,7 +446,7 @@ class Bus:
             link.close(CLOSING)
 
     async def peers(self) -> list[Peer]:
-        return await self._context.peers.all()
+        return await guarded(self._context.peers.all())
 
     def attach(self, part: LinkPart) -> None:
         """Plugs something in that uses the links beside messages."""
@@ -490,9 +513,12 @@ class Bus:
         if self._context.is_closed:
             raise BusClosed("the bus is closed")
 
+    async def _known(self, name: str) -> Peer | None:
+        return await guarded(self._context.peers.find(name))
+
     async def _peer(self, name: str) -> Peer:
         self._check_open()
-        found = await self._context.peers.find(name)
+        found = await self._known(name)
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found

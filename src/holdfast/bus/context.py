@@ -16,7 +16,7 @@ from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import BusError, HoldfastError
-from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS
+from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS, SECOND_MS
 from holdfast.service.clock import Clock
 
 log = logging.getLogger("holdfast.bus")
@@ -111,6 +111,10 @@ class BusContext:
 
     # --- waiting for something that others bring about -----------------------------------------
 
+    def clock_ahead_ms(self) -> float:
+        """By how much the clock is ahead of the loop's time, which nobody sets."""
+        return self.clock.now_ms() - self.loop.time() * SECOND_MS
+
     def changed(self) -> None:
         """A link came or went, or a peer told what it listens to and serves."""
         waiting, self._changed = self._changed, None
@@ -137,7 +141,8 @@ class BusContext:
     def finish_inbox(self, number: int) -> None:
         """A handler has finished with a message. The store learns it soon, with others."""
         self._finished[number] = None
-        self._tidy_soon(BUS_FINISH_MS)
+        if self._tidy_ms > BUS_FINISH_MS:
+            self._tidy_soon(BUS_FINISH_MS)
 
     def is_finished(self, number: int) -> bool:
         """Whether a message that the store may still show is done with."""
@@ -146,7 +151,8 @@ class BusContext:
     def remove_outbox(self, id: int) -> None:
         """A message has arrived, or is given up. The store learns it soon, with others."""
         self._removed[id] = None
-        self._tidy_soon(BUS_TIDY_MS)
+        if self._tidy_ms > BUS_TIDY_MS:
+            self._tidy_soon(BUS_TIDY_MS)
 
     def is_removed(self, id: int) -> bool:
         """Whether a row of the outbox that the store may still show is done with."""

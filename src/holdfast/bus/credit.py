@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import Stream
 
@@ -25,3 +27,16 @@ class Credit:
         self._holders -= 1
         if self._holders == 0:
             self._link.taken(self._stream, self._size)
+
+    @staticmethod
+    def release_all(credits: Iterable[Credit]) -> None:
+        """As `release` for each: what came over one stream is given back at once."""
+        sums: dict[tuple[Link, Stream], int] = {}
+        for credit in credits:
+            assert credit._holders > 0, "credit is given back once"
+            credit._holders -= 1
+            if credit._holders == 0:
+                place = credit._link, credit._stream
+                sums[place] = sums.get(place, 0) + credit._size
+        for (link, stream), size in sums.items():
+            link.taken(stream, size)

@@ -2,7 +2,8 @@
 
 A store has errors of its own kind: a full disk, a lost server, a bug. Callers of the bus know only
 `BusError`. What a store raises as a `BusError` by itself (no room, a number that was seen) passes
-as it is, everything else becomes `BusStoreFailed` with its cause.
+as it is, everything else becomes `BusStoreFailed` with its cause. A directory of peers may look
+into a store too: so it is guarded in the same way.
 """
 
 from __future__ import annotations

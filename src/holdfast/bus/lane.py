@@ -13,6 +13,7 @@ not durable, and cancels. They end with the link.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -27,11 +28,19 @@ from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream
 from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
 from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
-from holdfast.rules.bus.refusal import RESIGN, next_try
+from holdfast.rules.bus.refusal import NOT_NOW, RESIGN, next_try
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
-from holdfast.rules.limits import BUS_LANE_BYTES, BUS_LANE_ROWS, REASON_CHARS_MAX
+from holdfast.rules.limits import (
+    BUS_LANE_BYTES,
+    BUS_LANE_ROWS,
+    BUS_LANE_URGENT,
+    REASON_CHARS_MAX,
+    SECOND_MS,
+)
 from holdfast.transport.remote_errors import clean
+
+log = logging.getLogger("holdfast.bus")
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
@@ -123,9 +132,14 @@ class Lane:
         """Requests of an earlier life that nobody here has asked again."""
         self._more = True
         """The outbox may have rows that are not held."""
+        self._pressing: dict[Stream, None] = {}
+        """Streams of which something waits in the outbox while memory is full, perhaps of others
+        that cannot go.
+        """
         self._loading = False
         self._draining = False
         self._later: asyncio.TimerHandle | None = None
+        self._looked_ahead_ms = context.clock_ahead_ms()
         self._recipient: tuple[Link, Recipient] | None = None
         """Whom what goes over a link is signed for."""
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
@@ -165,9 +179,12 @@ class Lane:
         if self.link is None or id in self._held:
             return
         self._dormant.pop(id, None)
-        if self._more or self._loading or not self._has_space:
+        stream = stream_of(item.message)
+        if (self._more or self._loading or not self._has_space) and not self._may_overtake(stream):
             # Others wait before it: it is read when it is its turn.
             self._more = True
+            if not self._has_space:
+                self._pressing[stream] = None
             self._drain_soon()
             return
         self._hold(id, item)
@@ -175,6 +192,11 @@ class Lane:
             self._drain(at_once=True)
         else:
             self._drain_soon()
+
+    def _may_overtake(self, stream: Stream) -> bool:
+        """Replies have no order among them: they need not wait behind what cannot go now."""
+        few = len(self._queues[Stream.REPLY]) < BUS_LANE_ROWS
+        return stream is Stream.REPLY and few and self._queued_bytes < 2 * BUS_LANE_BYTES
 
     def put_passing(self, outgoing: Outgoing) -> None:
         """A message that is in no outbox."""
@@ -246,6 +268,7 @@ class Lane:
         self.queued = self._queued_bytes = 0
         self._under_way.clear()
         self._held.clear()
+        self._pressing.clear()
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -271,9 +294,11 @@ class Lane:
 
     async def _load(self) -> None:
         link = self.link
+        self._looked_ahead_ms = self._context.clock_ahead_ms()
+        limit = BUS_LANE_ROWS if self._has_space else BUS_LANE_URGENT
         try:
             skip = [*self._held, *self._dormant]
-            rows = await guarded(self._context.store.outbox_of(self.name, BUS_LANE_ROWS, skip))
+            rows = await guarded(self._context.store.outbox_of(self.name, limit, skip))
             later = await guarded(self._context.store.next_outbox(self.name))
         except BusError:
             self._more = True
@@ -283,7 +308,9 @@ class Lane:
         if self.link is not link or link is None:
             self._more = True
         else:
-            self._more = self._more or len(rows) >= BUS_LANE_ROWS
+            self._more = self._more or len(rows) >= limit
+            found = {stream_of(item.message): None for _, item in rows}
+            self._pressing = {one: None for one in self._pressing if one in found}
             for id, item in rows:
                 if id in self._held or self._context.is_removed(id):
                     continue
@@ -304,16 +331,21 @@ class Lane:
         if self._later is not None:
             self._later.cancel()
         wait_s = max(0, at_ms - self._context.clock.now_ms()) / 1000
-        self._later = self._context.loop.call_later(wait_s, self._is_later)
-
-    def _is_later(self) -> None:
-        self._later = None
-        self.look_again()
+        self._later = self._context.loop.call_later(wait_s, self.look_again)
 
     def look_again(self) -> None:
-        """The outbox may have more for this peer that can go now."""
-        self._more = True
+        """Something in the outbox may be due that was not."""
+        if self._later is not None:
+            self._later.cancel()
+        self._later, self._more = None, True
         self._drain_soon()
+
+    def notice_clock(self) -> None:
+        """If the clock was set since the lane looked into the outbox, it looks again: what seemed
+        to be over, or not due, may be due.
+        """
+        if abs(self._context.clock_ahead_ms() - self._looked_ahead_ms) > SECOND_MS:
+            self.look_again()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -339,7 +371,7 @@ class Lane:
                 if queue and self._write(link, stream, queue, most, at_once):
                     wrote = True
                     break
-        if self._has_space:
+        if self._has_space or any(not self._queues[one] for one in self._pressing):
             self._load_soon()
         if wrote and self.queued:
             self._drain_soon()
@@ -479,6 +511,10 @@ class Lane:
             if code in RESIGN:
                 # A new link brings a new welcome: the peer's life and what it has seen of ours.
                 link.close(code, "what was signed for this link is refused")
+            if code in NOT_NOW and outgoing.message.id in self._receipts:
+                # Nobody waits until it may: it is in the outbox.
+                log.warning("%s does not take a message now: %s: %s", self.name, code, reason)
+                self._answer(outgoing.message.id, "spooled")
             return
         context.spawn(self._give_up(id, code, reason), "give-up")
         error = MessageRefused(f"{code}: {reason}")

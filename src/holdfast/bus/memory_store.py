@@ -123,7 +123,7 @@ class MemoryMeshStore(BaseMeshStore):
             if comes_again(arrival.message):
                 self._ids.add(sender, arrival.message.id)
         rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
-        return AcceptedArrivals(judged.verdicts, rows)
+        return AcceptedArrivals(judged.verdicts, rows, self._inbox.has_room(peer))
 
     # --- our own numbers ---------------------------------------------------------------------
 

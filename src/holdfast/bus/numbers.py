@@ -54,6 +54,12 @@ class Numbers:
         self._floor = first + count - 1
         return first
 
+    async def one(self) -> int:
+        """The next number, when there is one. Raises BusError if none can be reserved."""
+        while not self.at_hand:
+            await self._reserve(above=self._floor)
+        return self.take(1)
+
     async def leap(self, peer: PeerKey, seen: int) -> None:
         """Goes on above a number that a peer has seen. Raises BadSequence if that is too far. Each
         peer can make us leap far once: one that lies again and again cannot wear the numbers out.

@@ -112,6 +112,8 @@ class ParcelIntake:
         self._is_over = False
         self._upto = 0
         self._later: asyncio.TimerHandle | None = None
+        self._withheld: list[Credit] = []
+        """Credit that the peer gets back when there is room in the inbox for more of it."""
 
     def add(self, stream: Stream, body: bytes) -> None:
         """A parcel came; others may have come with it."""
@@ -201,7 +203,7 @@ class ParcelIntake:
                     number = arrival.sequence
                     refused.append((number, BadSequence.code, "this number was seen before"))
         upto = max([parcel.last_sequence for parcel in parcels])
-        if refused or any([one.message.kind in _WAITED_FOR for one in arrivals]):
+        if refused or any(one.message.kind in _WAITED_FOR for one in arrivals):
             self._acknowledge(upto, refused)
         else:
             self._acknowledge_later(upto)
@@ -220,7 +222,7 @@ class ParcelIntake:
         link, keeps = self.link, self._receiver.keeps
         wrong, look = self._wrong_recipient(parcel), self._looks_closely(parcel)
         size = rest // parcel.count
-        for (nonce, sequence, _), message in zip(parcel.each_head(), messages, strict=True):
+        for (nonce, sequence, _), message in zip(parcel.raw_heads(), messages, strict=True):
             if isinstance(message, BusMessage):
                 error = wrong
                 if look and error is None:
@@ -243,8 +245,10 @@ class ParcelIntake:
 
     def _refusal(self, parcel: SignedParcel, message: BusMessage) -> HoldfastError | None:
         to = parcel.recipient
-        if to.kind is not RecipientKind.DIRECT and message.topic != to.name:
-            return WrongRecipient("a message is signed for another topic than its own")
+        if to.kind is RecipientKind.TOPIC:
+            return WrongRecipient("a message that is signed for a topic comes by relay")
+        if to.kind is RecipientKind.ANYCAST and message.topic != to.name:
+            return WrongRecipient("a message is signed for another service than its own")
         return self._receiver.refusal(self.link, message)
 
     def _wrong_recipient(self, parcel: SignedParcel) -> HoldfastError | None:
@@ -324,8 +328,35 @@ class ParcelIntake:
             else:
                 credit.release()
         if kept:
-            rows = verdicts.kept if isinstance(verdicts, AcceptedArrivals) else None
+            rows = None
+            if isinstance(verdicts, AcceptedArrivals):
+                rows = verdicts.kept
+                if not verdicts.has_room:
+                    self._withhold([credit for _, credit in kept])
             receiver.are_kept(link, kept, rows)
+
+    def _withhold(self, credits: Sequence[Credit]) -> None:
+        """The peer has filled its share of the inbox: what it sends there stops, and what it
+        answers goes on, because that has credit of its own.
+        """
+        for credit in credits:
+            credit.hold()
+        if not self._withheld:
+            self._context.counts["inbox_full"] += 1
+            self._context.changed()
+            self._context.spawn(self._give_back(), "inbox-room")
+        self._withheld.extend(credits)
+
+    async def _give_back(self) -> None:
+        store, peer = self._context.store, self.link.peer
+        try:
+            while not self._is_over and not await guarded(store.has_room(peer)):
+                await self._context.until_changed()
+        except BusStoreFailed as error:
+            self.link.close(error.code, "the store of this peer has failed")
+        withheld, self._withheld = self._withheld, []
+        for credit in withheld:
+            credit.release()
 
     def _count(self, code: str) -> None:
         self._traffic.refused[code] = self._traffic.refused.get(code, 0) + 1

@@ -159,6 +159,10 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """It is known for as long as its link: nothing is kept for it."""
     ends_at: int | None = None
     """When that ends, by the wall clock; its link ends then."""
+    relays: tuple[str, ...] = ()
+    """Patterns of topics: what others published there it may pass on, ours and to us."""
+    relays_until: int = 0
+    """When that ends, by the wall clock."""
 
 
 class PeerDirectory(Protocol):

@@ -74,9 +74,11 @@ class ReceivedMessage(_Arrived):
         key: PeerKey,
         received_at: int,
         number: int = 0,
-        finish: Callable[[], None] | None = None,
+        finish: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(message, sender, key, received_at)
+        """`finish` is told the number once, when the reader has done what was to be done."""
+        self._message, self.sender = message, sender
+        self.key, self.received_at = key, received_at
         self.number = number
         """Its number in the inbox; 0 if it is not kept there."""
         self._finish = finish
@@ -90,7 +92,7 @@ class ReceivedMessage(_Arrived):
         """This reader has done what was to be done."""
         finish, self._finish = self._finish, None
         if finish is not None:
-            finish()
+            finish(self.number)
 
 
 class ReceivedRequest(_Arrived):

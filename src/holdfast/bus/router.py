@@ -3,6 +3,7 @@
     Lane            what goes to one peer
     ParcelIntake    what comes over one link
     Topics          subscriptions and interests
+    TopicRelay      what is published by way of others
     Requests        what we ask
     RequestServing  what we answer
 
@@ -24,6 +25,7 @@ from holdfast.bus.parcel_intake import ParcelIntake, Traffic
 from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.bus.requests import Requests
 from holdfast.bus.serving import RequestServing
+from holdfast.bus.topic_relay import TopicRelay
 from holdfast.bus.topics import Topics
 from holdfast.protocol.bus_frames import (
     AckFrame,
@@ -36,6 +38,7 @@ from holdfast.protocol.bus_frames import (
 )
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.relaying import topic_mark
 from holdfast.rules.bus.scope import may_listen, may_send, one_covers
 from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import (
@@ -44,6 +47,7 @@ from holdfast.rules.errors import (
     BusStoreFailed,
     CapabilityRefused,
     HoldfastError,
+    PeerNameTaken,
     PeerUnreachable,
     ZoneNotTrusted,
 )
@@ -75,6 +79,7 @@ class BusRouter:
         """Peers that are known for as long as their link, by name."""
         self._ends: dict[PeerKey, int] = {}
         """Until when that holds."""
+        self.relay = TopicRelay(context, self.numbers, self.topics, self._may_publish)
 
     async def start(self) -> None:
         """Reads what an earlier life of the bus left behind."""
@@ -102,17 +107,20 @@ class BusRouter:
     async def welcome(self, peer: PeerKey) -> WelcomeFrame:
         if await self.context.peers.of_key(peer) is None:
             raise ZoneNotTrusted(f"nobody here knows the key {text_of(peer)}")
-        seen: int | None = await guarded(self.context.store.last_seq(peer))
+        store = self.context.store
+        seen: int | None = await guarded(store.last_seq(peer))
+        relayed: int | None = await guarded(store.last_seq(topic_mark(peer)))
         return WelcomeFrame(
             name=self.context.name,
             incarnation=self.context.incarnation,
-            seen=seen or 0,
+            seen=max(seen or 0, relayed or 0),
             capabilities=list(self.context.peers.capabilities(peer)),
             addresses=list(self.addresses),
         )
 
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
+        await self._only_one(admitted.name, peer)
         self._scopes.pop(peer, None)
         self._ends.pop(peer, None)
         if admitted.scopes is not None:
@@ -122,6 +130,7 @@ class BusRouter:
         self._passing.pop(admitted.name, None)
         if admitted.is_passing:
             self._passing[admitted.name] = peer
+        self.relay.grant(peer, admitted)
         return admitted.name
 
     def _is_passing(self, name: str) -> bool:
@@ -130,8 +139,27 @@ class BusRouter:
     async def follow(self, peer: PeerKey, chain: Sequence[KeySuccession]) -> bool:
         return await self.context.peers.follow(peer, chain)
 
+    async def _only_one(self, name: str, peer: PeerKey) -> None:
+        """A peer has one lane and one link, whichever of its keys it shows. If another key of this
+        name is linked and answers, these are two processes; if it does not answer, its end is gone
+        and the key was changed. Raises PeerNameTaken.
+        """
+        intake = self.intakes.get(name)
+        if intake is None or intake.link.peer == peer:
+            return
+        try:
+            await intake.link.ping()
+        except PeerUnreachable:
+            intake.link.close(PeerNameTaken.code, _taken(name))
+        else:
+            log.warning("%s; the one that came last is refused", _taken(name))
+            self.context.counts[f"refused_{PeerNameTaken.code}"] += 1
+            raise PeerNameTaken(_taken(name))
+
     def may_less(self, link: Link, peer: Peer) -> None:
         """What a linked peer may do has perhaps become less."""
+        if self.relay.grant(link.peer, peer):
+            self._tell_interest(link)
         if peer.scopes is not None and peer.scopes != self._scopes.get(link.peer):
             self._scopes[link.peer] = peer.scopes
             self._tell_interest(link)
@@ -156,6 +184,9 @@ class BusRouter:
 
     def link_up(self, link: Link) -> None:
         before = self.intakes.get(link.name)
+        if before is not None and before.link.peer != link.peer:
+            link.close(PeerNameTaken.code, _taken(link.name))  # both said hello at once
+            return
         if before is not None:
             self.link_down(before.link, None)
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
@@ -179,6 +210,7 @@ class BusRouter:
         if intake is not None and intake.link is link:
             self.lane_of(link.name).begin(link)
             intake.begin()
+            self.relay.begin(link)
             self.context.changed()
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
@@ -190,6 +222,8 @@ class BusRouter:
         elif kind is FrameKind.MESH:
             if not [part for part in self.parts if part.mesh_frame(link, stream, body)]:
                 link.taken(stream, len(body))  # nobody here shares meshes
+        elif kind is FrameKind.RELAY:
+            self.relay.came(link, body)
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)
@@ -206,11 +240,13 @@ class BusRouter:
         intake = self.intakes.get(link.name)
         if intake is not None and intake.link is link:
             intake.go()
+            self.relay.go(link)
 
     def writable(self, link: Link) -> None:
         lane = self.lanes.get(link.name)
         if lane is not None and lane.link is link:
             lane.wake()
+            self.relay.wake(link)
 
     def link_down(self, link: Link, error: Exception | None) -> None:
         intake = self.intakes.get(link.name)
@@ -218,6 +254,7 @@ class BusRouter:
             return
         del self.intakes[link.name]
         intake.end()
+        self.relay.end(link)
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
         self.requests.link_down(link.name)
@@ -258,6 +295,15 @@ class BusRouter:
             return None
         return CapabilityRefused(f"{link.name} may not do this: it has {', '.join(scopes)}")
 
+    async def _may_publish(self, key: PeerKey, topic: str) -> str | None:
+        """The name of the peer that published something, linked or not; None if it may not."""
+        peer = await guarded(self.context.peers.of_key(key))
+        if peer is None:
+            return None
+        scopes = peer.scopes
+        allowed = scopes is None or may_send(scopes, MessageKind.PUBLISH, topic)
+        return peer.name if allowed else None
+
     def keeps(self, message: BusMessage) -> bool:
         kind = message.kind
         if kind is MessageKind.SEND:
@@ -275,7 +321,7 @@ class BusRouter:
         if message.kind is MessageKind.REQUEST:
             self.serving.asked(link, message, credit)
         elif message.kind is MessageKind.PUBLISH:
-            self.topics.deliver_passing(link, message, credit)
+            self.topics.deliver_passing(link.name, link.peer, message, credit)
         else:
             credit.release()
             if message.kind is MessageKind.REPLY:
@@ -320,13 +366,19 @@ class BusRouter:
 
     def _tell_interest(self, link: Link) -> None:
         interest = InterestFrame(
-            self.topics.patterns, self.topics.durable_patterns, self.serving.services
+            self.topics.patterns,
+            self.topics.durable_patterns,
+            self.serving.services,
+            self.topics.taken_by_others(link.name),
+            self.relay.granted(link.peer),
         )
         scopes = self._scopes.get(link.peer)
         if scopes is not None:  # it learns of nothing else that we do
             asked = [name for name in interest.services if one_covers(scopes, f"service:{name}")]
             heard = _within(scopes, interest)
-            interest = InterestFrame(heard.topics, heard.durable, asked)
+            interest = InterestFrame(
+                heard.topics, heard.durable, asked, interest.relays, interest.takes
+            )
         with suppress(PeerUnreachable):  # then it is told on the next link
             link.send(FrameKind.INTEREST, Stream.CONTROL, told(FrameKind.INTEREST, interest))
 
@@ -339,6 +391,8 @@ class BusRouter:
     async def _sweep(self) -> None:
         """Removes what nobody waits for any more, from time to time."""
         while True:
+            for lane in self.lanes.values():
+                lane.notice_clock()
             try:
                 expired = await guarded(self.context.store.expire_outbox())
                 self.context.counts["expired"] += len(expired)
@@ -366,10 +420,16 @@ class BusRouter:
             log.warning("what was done with could not be noted: %s", error.message)
 
 
+def _taken(name: str) -> str:
+    return f"two processes are called {name!r} here, with different keys"
+
+
 def _within(scopes: Sequence[str], interest: InterestFrame) -> InterestFrame:
     """What a peer that may not do everything gets of what it listens to."""
     return InterestFrame(
         [topic for topic in interest.topics if may_listen(scopes, topic)],
         [topic for topic in interest.durable if may_listen(scopes, topic)],
         interest.services,
+        interest.relays,
+        interest.takes,
     )

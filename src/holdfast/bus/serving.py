@@ -63,14 +63,40 @@ class _Waiting(NamedTuple):
 
 
 class _Service:
-    """What serves one name."""
+    """What serves one name. If more is asked than it does at a time, askers take turns: one that
+    floods waits for itself.
+    """
 
-    __slots__ = ("handler", "most", "running", "waiting")
+    __slots__ = ("handler", "most", "running", "running_of", "waiting")
 
     def __init__(self, handler: Handler, most: int) -> None:
         self.handler, self.most = handler, most
         self.running = 0
-        self.waiting: deque[_Waiting] = deque()
+        self.running_of: dict[str, int] = {}
+        self.waiting: dict[str, deque[_Waiting]] = {}
+        """By asker; who had a turn last comes last."""
+
+    def wait(self, waiting: _Waiting) -> None:
+        self.waiting.setdefault(waiting.link.name, deque()).append(waiting)
+
+    def next(self) -> _Waiting:
+        """The oldest request of the asker of whom the fewest are being handled."""
+        asker = min(self.waiting, key=lambda name: self.running_of.get(name, 0))
+        queue = self.waiting.pop(asker)
+        waiting = queue.popleft()
+        if queue:
+            self.waiting[asker] = queue
+        return waiting
+
+    def begun(self, asker: str) -> None:
+        self.running += 1
+        self.running_of[asker] = self.running_of.get(asker, 0) + 1
+
+    def ended(self, asker: str) -> None:
+        self.running -= 1
+        left = self.running_of.pop(asker) - 1
+        if left:
+            self.running_of[asker] = left
 
 
 class RequestServing:
@@ -114,7 +140,8 @@ class RequestServing:
         found = self._services.pop(service, None)
         if found is None:
             return
-        for link, message, credit, _ in found.waiting:
+        while found.waiting:
+            link, message, credit, _ = found.next()
             del self._queued[link.name, message.id]
             self._decline(link, message, credit)
         self._announce()
@@ -141,7 +168,7 @@ class RequestServing:
             self._decline(link, message, credit)
         elif service.running >= service.most:
             self._queued[request] = None
-            service.waiting.append(_Waiting(link, message, credit, self._context.loop.time()))
+            service.wait(_Waiting(link, message, credit, self._context.loop.time()))
         else:
             self._start(service, link, message, credit)
 
@@ -153,9 +180,12 @@ class RequestServing:
             task.cancel()
             return
         for service in self._services.values():
-            for waiting in service.waiting:
-                if waiting.link.name == link.name and waiting.message.id == message.correlation:
-                    service.waiting.remove(waiting)
+            queue = service.waiting.get(link.name, deque())
+            for waiting in queue:
+                if waiting.message.id == message.correlation:
+                    queue.remove(waiting)
+                    if not queue:
+                        del service.waiting[link.name]
                     del self._queued[link.name, message.correlation]
                     waiting.credit.release()
                     return
@@ -168,7 +198,7 @@ class RequestServing:
 
     def _start(self, service: _Service, link: Link, message: BusMessage, credit: Credit) -> None:
         credit.release()
-        service.running += 1
+        service.begun(link.name)
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
         self._running[request] = self._context.spawn(
@@ -178,10 +208,10 @@ class RequestServing:
         )
 
     def _ended(self, service: _Service, request: RequestKey) -> None:
-        service.running -= 1
+        service.ended(request[0])
         del self._running[request]
         while service.waiting and service.running < service.most and not self._context.is_closed:
-            link, message, credit, since = service.waiting.popleft()
+            link, message, credit, since = service.next()
             del self._queued[link.name, message.id]
             if message.ttl_ms is not None:
                 left_ms = message.ttl_ms - int((self._context.loop.time() - since) * 1000)

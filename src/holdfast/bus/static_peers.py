@@ -8,14 +8,16 @@ that says, for as long as it is linked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from holdfast.bus.ports import Peer
-from holdfast.rules.bus.capability import parse_capability_text, rights_shown
+from holdfast.rules.bus.capability import ShownRights, parse_capability_text, rights_shown
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.scope import relayed_topics
 from holdfast.rules.bus.succession import KeySuccession
-from holdfast.rules.errors import AlreadyExists, NotTrusted, ZoneNotTrusted
+from holdfast.rules.errors import AlreadyExists, CapabilityRefused, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import parse_card, text_of
 from holdfast.rules.limits import BUS_ADDRESSES_MAX, BUS_CAPABILITIES_SHOWN_MAX
 from holdfast.service.address import parse_address
@@ -34,6 +36,8 @@ class StaticPeers:
         self._shown: dict[PeerKey, Peer] = {}
         self._steps: dict[PeerKey, tuple[bytes, ...]] = {}
         """By which steps of capabilities they were let in."""
+        self._relays: dict[PeerKey, ShownRights] = {}
+        """What peers of the list have shown that may relay."""
         self._own_key: PeerKey = b""
         self._now_ms: Callable[[], int] = lambda: 0
         self._revoked: dict[bytes, None] = {}
@@ -51,6 +55,8 @@ class StaticPeers:
         self._revoked[id] = None
         for key in [key for key, steps in self._steps.items() if id in steps]:
             del self._shown[key], self._steps[key]
+        for key in [key for key, rights in self._relays.items() if id in rights.steps]:
+            del self._relays[key]
 
     def add(self, text: str) -> Peer:
         """Adds `CARD@host:port` or `CARD`. Raises BadInput."""
@@ -83,21 +89,31 @@ class StaticPeers:
 
     async def of_key(self, key: PeerKey) -> Peer | None:
         name = self._by_key.get(key)
-        return self._shown.get(key) if name is None else self._by_name[name]
+        if name is None:
+            return self._shown.get(key)
+        peer, rights = self._by_name[name], self._relays.get(key)
+        if rights is None:
+            return peer
+        relays = relayed_topics(rights.scopes)
+        return msgspec.structs.replace(peer, relays=relays, relays_until=rights.ends_at)
 
     async def all(self) -> list[Peer]:
         return list(self._by_name.values())
 
     async def admit(self, key: PeerKey, name: str, capabilities: Sequence[bytes]) -> Peer:
-        name_here = self._by_key.get(key)
-        if name_here is not None:
-            return self._by_name[name_here]
         now = self._now_ms()
+        if key in self._by_key:
+            self._relays.pop(key, None)
+            with suppress(CapabilityRefused):  # it is known by the list, whatever it shows
+                rights = self._rights(key, capabilities)
+                if rights is not None:
+                    self._relays[key] = rights
+            listed = await self.of_key(key)
+            assert listed is not None
+            return listed
         for old in [one for one, peer in self._shown.items() if now >= (peer.ends_at or 0)]:
             del self._shown[old], self._steps[old]
-        rights = rights_shown(
-            capabilities[:BUS_CAPABILITIES_SHOWN_MAX], self._own_key, key, now, self._revoked
-        )
+        rights = self._rights(key, capabilities)
         if rights is None:
             raise ZoneNotTrusted(f"nobody here knows the key {text_of(key)}")
         if rights.name in self._by_name:
@@ -107,6 +123,8 @@ class StaticPeers:
             keys=(key,),
             scopes=rights.scopes,
             ends_at=rights.ends_at,
+            relays=relayed_topics(rights.scopes),
+            relays_until=rights.ends_at,
         )
         self._shown[key], self._steps[key] = peer, rights.steps
         return peer
@@ -115,10 +133,15 @@ class StaticPeers:
         """People trust a key, and say so themselves when it is another one."""
         return False
 
+    def _rights(self, key: PeerKey, capabilities: Sequence[bytes]) -> ShownRights | None:
+        shown = capabilities[:BUS_CAPABILITIES_SHOWN_MAX]
+        return rights_shown(shown, self._own_key, key, self._now_ms(), self._revoked)
+
     async def note_address(self, key: PeerKey, address: str) -> None:
         """The newest address is tried first."""
-        peer = await self.of_key(key)
-        if peer is not None and peer.name in self._by_name:
+        name = self._by_key.get(key)
+        if name is not None:
+            peer = self._by_name[name]
             others = [one for one in peer.addresses if one != address]
             addresses = (address, *others)[:BUS_ADDRESSES_MAX]
             self._by_name[peer.name] = msgspec.structs.replace(peer, addresses=addresses)

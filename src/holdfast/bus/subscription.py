@@ -120,10 +120,15 @@ class BusSubscription:
 
     # --- the bus's side --------------------------------------------------------------------------
 
+    def finished(self, number: int) -> None:
+        """The reader has done what was to be done with a message of the inbox."""
+        self._topics.finished(number, self)
+
     def add(self, message: ReceivedMessage) -> None:
         """A message for which there is room."""
         self._ready.append(message)
-        self._wake()
+        if self._reader is not None:
+            self._wake()
 
     def add_passing(self, message: ReceivedMessage, credit: Credit) -> None:
         """A message that is not kept anywhere else."""

@@ -11,6 +11,7 @@ also those that came in an earlier life of the bus, or when nobody listened.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from holdfast.bus.context import BusContext
@@ -70,7 +71,7 @@ class Topics:
         self._durable: dict[str, list[str]] = {}
         """Who has durable subscriptions, connected or not."""
         self._held: dict[int, _Holding] = {}
-        self._done: dict[int, None] = {}
+        self._done: OrderedDict[int, None] = OrderedDict()
         """The messages of the inbox that were finished last: a page that was read before the store
         knew it may still hold them.
         """
@@ -135,14 +136,23 @@ class Topics:
 
     async def heard(self, link: Link, interest: InterestFrame) -> None:
         """A peer told what it listens to. Raises BadAnswer if that cannot be."""
-        if len(interest.topics) > BUS_INTERESTS_MAX or len(interest.services) > BUS_INTERESTS_MAX:
+        told = (interest.topics, interest.services, interest.relays, interest.takes)
+        if any(len(one) > BUS_INTERESTS_MAX for one in told):
             raise BadAnswer(f"{link.name} listens to more than {BUS_INTERESTS_MAX} topics")
         try:
-            for pattern in (*interest.topics, *interest.durable):
+            for pattern in (
+                *interest.topics,
+                *interest.durable,
+                *interest.relays,
+                *interest.takes,
+            ):
                 check_pattern(pattern)
         except BadInput as error:
             raise BadAnswer(f"{link.name} listens to something else: {error.message}") from None
+        before = self._interests.get(link.name)
         self._interests[link.name] = interest
+        if interest.takes != ([] if before is None else before.takes):
+            self._announce()  # we pass on what somebody takes
         if self._durable.get(link.name, []) != interest.durable:
             await guarded(self._context.store.keep_interest(link.name, interest.durable))
             if interest.durable:
@@ -152,7 +162,22 @@ class Topics:
         self._context.changed()
 
     def link_down(self, name: str) -> None:
-        self._interests.pop(name, None)
+        gone = self._interests.pop(name, None)
+        if gone is not None and gone.takes:
+            self._announce()
+
+    def taken_by_others(self, name: str) -> list[str]:
+        """Topics that peers other than this one take from us although others published there."""
+        told = [one.takes for other, one in self._interests.items() if other != name]
+        return list(dict.fromkeys(pattern for takes in told for pattern in takes))
+
+    def is_heard(self, topic: str) -> bool:
+        """Whether somebody here listens to a topic now."""
+        return any(takes(one.pattern, topic) for one in self._subscriptions)
+
+    def interest_of(self, name: str) -> InterestFrame | None:
+        """What a connected peer told of itself."""
+        return self._interests.get(name)
 
     def serving(self, service: str) -> list[str]:
         """Connected peers that serve something."""
@@ -184,14 +209,16 @@ class Topics:
 
     # --- arrivals ----------------------------------------------------------------------------
 
-    def deliver_passing(self, link: Link, message: BusMessage, credit: Credit) -> None:
+    def deliver_passing(
+        self, sender: str, key: PeerKey, message: BusMessage, credit: Credit
+    ) -> None:
         """A message that is not kept: whoever listens now gets it."""
         wanted = [one for one in self._subscriptions if takes(one.pattern, message.topic)]
         now = self._context.clock.now_ms()
         if not wanted:
             self._context.counts["unheard"] += 1
         for subscription in wanted:
-            received = ReceivedMessage(message, link.name, link.peer, now)
+            received = ReceivedMessage(message, sender, key, now)
             subscription.add_passing(received, credit)
         credit.release()
 
@@ -203,9 +230,7 @@ class Topics:
         """
         self._names[link.peer] = link.name
         if rows and not self._reading and rows[0].number == self._cursor + 1:
-            for row, (_, credit) in zip(rows, came, strict=True):
-                self._hand_out(row, credit)
-                self._cursor = row.number
+            self._hand_out_all(rows, came)
             return
         for message, credit in came:
             self._credits[link.peer, message.id] = credit
@@ -233,6 +258,37 @@ class Topics:
         finally:
             self._reading = False
 
+    def _hand_out_all(
+        self, rows: Sequence[InboxMessage], came: Sequence[tuple[BusMessage, Credit]]
+    ) -> None:
+        """As `_hand_out` for each. Most often one subscription wants them and has room: then it is
+        woken once, and the sender gets its credit back in one piece.
+        """
+        taken: list[Credit] = []
+        for row, (message, credit) in zip(rows, came, strict=True):
+            number, only = row.number, None
+            if message.kind is not MessageKind.REPLY:
+                only = self._only_reader(message.topic)
+            if only is None:
+                self._hand_out(row, credit)
+            else:
+                self._held[number] = _Holding((only,), None)
+                only.add(self._received(row, only))
+                only.cursor = number
+                taken.append(credit)
+            self._cursor = number
+        Credit.release_all(taken)
+
+    def _only_reader(self, topic: str) -> BusSubscription | None:
+        """The one subscription that wants messages of a topic, if it can have one more now."""
+        found: BusSubscription | None = None
+        for one in self._subscriptions:
+            if takes(one.pattern, topic):
+                if found is not None:
+                    return None
+                found = one
+        return found if found is not None and found.is_caught_up and found.room > 0 else None
+
     def _hand_out(self, row: InboxMessage, credit: Credit | None) -> None:
         if row.message.kind is MessageKind.REPLY:
             self._on_reply(self._names[row.sender], row)
@@ -240,14 +296,6 @@ class Topics:
         else:
             wanted = [one for one in self._subscriptions if takes(one.pattern, row.message.topic)]
         if not wanted:
-            if credit is not None:
-                credit.release()
-            return
-        first = wanted[0]
-        if len(wanted) == 1 and first.is_caught_up and first.room > 0:
-            self._held[row.number] = _Holding(wanted, None)
-            first.add(self._received(row, first))
-            first.cursor = row.number
             if credit is not None:
                 credit.release()
             return
@@ -263,14 +311,10 @@ class Topics:
                 self.fill(subscription)
 
     def _received(self, row: InboxMessage, subscription: BusSubscription) -> ReceivedMessage:
-        name = self._names.get(row.sender, "")
+        sender = row.sender
+        name = self._names.get(sender, "")
         return ReceivedMessage(
-            row.message,
-            name,
-            row.sender,
-            row.received_at,
-            row.number,
-            lambda: self._finished(row.number, subscription),
+            row.message, name, sender, row.received_at, row.number, subscription.finished
         )
 
     # --- subscriptions that are behind -----------------------------------------------------------
@@ -315,7 +359,7 @@ class Topics:
         """Finds out who the senders are that have had no link since the bus was bound."""
         for row in rows:
             if row.sender not in self._names:
-                peer = await self._context.peers.of_key(row.sender)
+                peer = await guarded(self._context.peers.of_key(row.sender))
                 self._names[row.sender] = "" if peer is None else peer.name
 
     def _offer(self, row: InboxMessage, subscription: BusSubscription) -> None:
@@ -334,7 +378,8 @@ class Topics:
             holding.taken(subscription)
         subscription.add(self._received(row, subscription))
 
-    def _finished(self, number: int, subscription: BusSubscription) -> None:
+    def finished(self, number: int, subscription: BusSubscription) -> None:
+        """A reader has done what was to be done with a message of the inbox."""
         holding = self._held.get(number)
         if holding is not None:
             holding.finished = True
@@ -350,5 +395,5 @@ class Topics:
         if holding.finished:
             self._done[number] = None
             if len(self._done) > BUS_FINISHED_KEPT:
-                del self._done[next(iter(self._done))]
+                self._done.popitem(last=False)
             self._context.finish_inbox(number)

@@ -30,6 +30,8 @@ from msgspec import Meta
 from holdfast.rules.errors import BadAnswer
 from holdfast.rules.limits import (
     BUS_PARCEL_BYTES_MAX,
+    BUS_RELAY_GIVEN_MAX,
+    BUS_RELAY_HOPS_MAX,
     BUS_SUCCESSIONS_MAX,
     KIB,
     LAMPORT_MAX,
@@ -64,6 +66,7 @@ class FrameKind(IntEnum):
     GOODBYE = 9
     INTEREST = 10
     MESH = 11
+    RELAY = 12
 
 
 class Stream(IntEnum):
@@ -81,6 +84,8 @@ class Stream(IntEnum):
     OBJECTS = 6
     """Content that entries of a mesh name. It has credit of its own, so that it still comes when
     the pages that wait for it have used up theirs."""
+    RELAY = 7
+    """What is published by way of others. A peer that passes much on still has room for its own."""
 
 
 class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
@@ -147,6 +152,26 @@ class InterestFrame(msgspec.Struct, array_like=True, frozen=True):
     durable: Annotated[list[str], Meta(max_length=4096)] = []
     """Those of the topics whose messages are kept for it while it is away."""
     services: Annotated[list[str], Meta(max_length=4096)] = []
+    relays: Annotated[list[str], Meta(max_length=4096)] = []
+    """Topics whose messages it passes on to others."""
+    takes: Annotated[list[str], Meta(max_length=4096)] = []
+    """Topics of which it takes from the other side what third peers have published."""
+
+
+class RelayFrame(msgspec.Struct, array_like=True, frozen=True):
+    """A message of a topic as its origin signed it, from the origin or from one who passes it
+    on.
+    """
+
+    hops: Annotated[int, Meta(ge=0, le=BUS_RELAY_HOPS_MAX)]
+    """How often it was passed on; the most: whoever gets it keeps it to itself."""
+    given: Annotated[
+        list[Annotated[bytes, Meta(min_length=8, max_length=8)]],
+        Meta(max_length=BUS_RELAY_GIVEN_MAX),
+    ]
+    """Who gets it otherwise: the first bytes of keys."""
+    envelope: bytes
+    """A parcel of one message, signed for the topic."""
 
 
 Told = (
@@ -158,6 +183,7 @@ Told = (
     | PingFrame
     | GoodbyeFrame
     | InterestFrame
+    | RelayFrame
 )
 
 _TYPES: Final[dict[FrameKind, type[Told]]] = {
@@ -170,6 +196,7 @@ _TYPES: Final[dict[FrameKind, type[Told]]] = {
     FrameKind.PONG: PingFrame,
     FrameKind.GOODBYE: GoodbyeFrame,
     FrameKind.INTEREST: InterestFrame,
+    FrameKind.RELAY: RelayFrame,
 }
 _decoders: Final = {kind: msgspec.msgpack.Decoder(type) for kind, type in _TYPES.items()}
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -6,6 +6,7 @@
     EntriesPage     entries of a stream, and the range that they cover
     EntriesRefused  this side does not send what it was asked for
     BlocksAsked …   digests of blocks of a stream, to find different content under one number
+    SnapshotAsked … what a side has truncated, rebuilt, piece by piece
     ObjectAsked …   content that entries name, in pieces, on a stream of its own
 
 Each side gives its own numbers to streams. A number in `EntriesAsked`, `BlocksAsked` and
@@ -27,6 +28,7 @@ from holdfast.rules.limits import (
     BUS_COMPARE_BLOCKS,
     BUS_OBJECT_BYTES,
     BUS_PAGE_ROWS,
+    BUS_SNAPSHOT_PLACE_BYTES,
     BUS_STREAMS_MAX,
     BUS_WORD_RANGES_MAX,
     BUS_WORD_STREAMS_MAX,
@@ -134,6 +136,30 @@ class ObjectPiece(msgspec.Struct, array_like=True, frozen=True, tag=11):
     content: Annotated[bytes, Meta(max_length=BUS_OBJECT_BYTES)]
 
 
+class SnapshotAsked(msgspec.Struct, array_like=True, frozen=True, tag=12):
+    mesh: str
+    own: bool
+    """Only what the asked side wrote itself."""
+    place: Annotated[bytes, Meta(max_length=BUS_SNAPSHOT_PLACE_BYTES)]
+    """What the last part said; empty: from the beginning."""
+
+
+class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=13):
+    """Changes of a mesh that are in no page of a stream any more."""
+
+    mesh: str
+    raws: Annotated[list[bytes], Meta(max_length=BUS_PAGE_ROWS)]
+    place: Annotated[bytes, Meta(max_length=BUS_SNAPSHOT_PLACE_BYTES)] | None
+    """Where to go on; empty: that was all. None: more parts of this answer follow."""
+    forgotten: Count
+    """With the last part: this side may have forgotten deletions up to this stamp."""
+
+
+class SnapshotRefused(msgspec.Struct, array_like=True, frozen=True, tag=14):
+    mesh: str
+    code: str
+
+
 MeshWord = (
     MeshesShared
     | StreamsTold
@@ -146,6 +172,9 @@ MeshWord = (
     | LeavesTold
     | ObjectAsked
     | ObjectPiece
+    | SnapshotAsked
+    | SnapshotPart
+    | SnapshotRefused
 )
 
 _decoder: Final = msgspec.msgpack.Decoder(MeshWord)

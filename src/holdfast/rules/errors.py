@@ -29,10 +29,10 @@
     │                        BlobCorrupt
     └── BusError           whatever the peer bus raises, each in one of the families above too
         └── directly         PeerUnreachable PeerClosing UnknownPeer BadSignature BadPayloadId
-                             WrongRecipient BadSequence BusInboxFull CapabilityRefused
-                             NoResponder RequestTimedOut RequestCancelled RequestRefused
-                             MessageRefused BusClosed BusStoreFailed WrongKey DiscoveryFailed
-                             UnknownStream HandlerRefused CommandFailed
+                             WrongRecipient BadSequence BusInboxFull PeerNameTaken
+                             CapabilityRefused NoResponder RequestTimedOut RequestCancelled
+                             RequestRefused MessageRefused BusClosed BusStoreFailed WrongKey
+                             DiscoveryFailed UnknownStream HandlerRefused CommandFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -792,6 +792,15 @@ class BadSequence(
     hint="the sender counts on above the number that this peer has seen",
 ):
     """A message of the bus was seen before, or its number is not above the last one."""
+
+
+class PeerNameTaken(
+    NotTrusted,
+    BusError,
+    code="peer_name_taken",
+    hint="one name is one process: end one of the two, or give it another name",
+):
+    """Two keys want to be one peer at the same time. The one that was there first stays."""
 
 
 class CapabilityRefused(NotAllowed, BusError, code="capability_refused"):

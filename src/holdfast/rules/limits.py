@@ -836,6 +836,12 @@ BUS_MESHES_TOLD_MAX: Final = 64
 """How often in a row a peer may say which meshes it shares; each time all streams are told."""
 BUS_MESHES_TOLD_MS: Final = SECOND_MS
 """After so long it may once more."""
+BUS_RELAY_MS: Final = 2 * SECOND_MS
+"""What came over the bus waits about this long before a node that may relay hands it to a broker:
+its origin, or another node that relays, may be faster."""
+BUS_STORE_MS: Final = 5 * SECOND_MS
+"""How long a page that came from a neighbour may take to be stored, with the objects that it names,
+before another neighbour is asked for what it holds."""
 BUS_STREAMS_MAX: Final = 4096
 """Streams that a node keeps count of for one link; a peer that tells of more is refused."""
 BUS_EPOCHS_MAX: Final = 256
@@ -853,7 +859,7 @@ BUS_PAGES_WAITING_MAX: Final = 32_768
 BUS_WORD_STREAMS_MAX: Final = 512
 """Streams in one word about what a node has; more take several words."""
 BUS_WORD_RANGES_MAX: Final = 1024
-"""Ranges of one stream in a word; what lies beyond them is told when the holes are filled."""
+"""Ranges of one stream in a word; what lies beyond them follows in the next one."""
 BUS_WORD_RANGES_ALL: Final = 32_768
 """After about this many ranges a word about several streams ends, and another one follows: it has
 to fit into a frame."""
@@ -871,6 +877,13 @@ BUS_COMPARE_BLOCK: Final = 1024
 """Numbers of a stream whose digests are compared together."""
 BUS_COMPARE_BLOCKS: Final = 64
 """Blocks of a stream in one comparison."""
+BUS_SNAPSHOT_MS: Final = 5 * SECOND_MS
+"""How long a node that lacks what a peer has truncated waits for somebody who still has it, before
+it takes a snapshot."""
+BUS_SNAPSHOT_PIECES: Final = 50
+"""Pieces of an export that are looked through for one answer about a snapshot."""
+BUS_SNAPSHOT_PLACE_BYTES: Final = 4 * KIB
+"""What a source calls a place in its snapshot."""
 BUS_PEER_HOLD_MS: Final = 1 * SECOND_MS
 """How long after a peer was heard of its place in the log is moved, for all that came meanwhile."""
 BUS_PEER_RETIRE_MS: Final = 30 * DAY_MS
@@ -920,6 +933,16 @@ BUS_LANE_ROWS: Final = 512
 are left in memory."""
 BUS_LANE_BYTES: Final = 4 * MIB
 """While messages of this size wait in memory for room on a link, no more are read."""
+BUS_LANE_URGENT: Final = 64
+"""Messages that are read nevertheless, of a priority of which none is in memory."""
+BUS_RELAY_HOPS_MAX: Final = 4
+"""So many peers pass a message of a topic on before it ends."""
+BUS_RELAY_GIVEN_MAX: Final = 64
+"""Peers that a passed message names as having it; beyond that some get a copy in vain."""
+BUS_RELAY_WAITING_MAX: Final = 256
+"""Messages of one origin that wait to be passed on over one link; more are dropped, and counted."""
+BUS_RELAY_WAITING_BYTES: Final = 1 * MIB
+"""Bytes of these, of one origin; of all origins four times as much."""
 BUS_REQUESTS_MAX: Final = 10_000
 """Requests that a peer may have outstanding; one more is refused."""
 BUS_REPLIES_KEPT: Final = 4096

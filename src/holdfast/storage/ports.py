@@ -459,6 +459,13 @@ class OutboxWriter(OutboxReader, Protocol):
     def outbox_done(self, rows: Sequence[tuple[int, bytes, int, int]], now_ms: int) -> None:
         """Marks rows as done: number, id at the broker, epoch and seq of each."""
 
+    def outbox_arrived(
+        self, lane: str, rows: Sequence[tuple[bytes, bytes, int, int]], now_ms: int
+    ) -> int:
+        """The broker has brought envelopes with these ids (each with its id, epoch and seq there):
+        those that still wait in the lane end, because it has them. Returns how many.
+        """
+
     def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         """Removes done and aborted rows that ended before a time, by number, up to the first that
         ended between then and now; returns how many. A time that has not come yet stops nothing.

@@ -28,6 +28,9 @@ class StreamReader(Protocol):
         of them (one always fits). EntryDamaged where bytes have changed since they were written.
         """
 
+    def stream_lost(self) -> dict[int, int]:
+        """By number of a stream: how many of its places lead to no entry of the log."""
+
     def stream_lowest(self, number: int, ranges: Sequence[Range]) -> int | None:
         """The lowest offset of the entries in these ranges; None if none of them is here."""
 
@@ -47,11 +50,20 @@ class StreamWriter(StreamReader, Protocol):
         """
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
-        """Covers ranges, whatever is in them, and notes base and key if they are given. The stream
-        need not be known. Returns it as it is then.
+        """Covers ranges, whatever is in them, and notes base, key and floor if they are given; the
+        floor never sinks. The stream need not be known. Returns it as it is then.
         """
+
+    def stream_drop(self, mesh: str) -> None:
+        """Forgets all streams of a mesh."""
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:
         """Notes what a person has to look at; empty: it is settled."""

@@ -46,6 +46,7 @@ NAMED = """
     broker.new-epoch
     peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate peer.ping
     bus.send bus.publish bus.request bus.listen bus.serve bus.status bus.seal mesh.share
+    capability.give capability.narrow capability.show capability.use capability.list capability.drop
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove
     link.quarantine link.retry link.drop link.objects

@@ -11,7 +11,7 @@ from holdfast.bus.bus import Bus
 from holdfast.bus.options import BusOptions
 from holdfast.bus.received import ReceivedRequest
 from holdfast.bus.static_peers import StaticPeers
-from holdfast.rules.errors import NoResponder, PeerUnreachable
+from holdfast.rules.errors import NoResponder, PeerNameTaken, PeerUnreachable
 from holdfast.rules.keys import card_of, public_key
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
 from support.bus_pairs import run, seed_of
@@ -154,5 +154,29 @@ def test_B6_a_stranger_is_not_spoken_with() -> None:
             with pytest.raises(PeerUnreachable):
                 await ana.ping("ben", wait_ms=0)
             assert ben.status().peers == []
+
+    run(story())
+
+
+def test_B6_two_processes_with_one_name_and_different_keys_are_refused_aloud_at_both_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        knows = _knows("ana")
+        knows.add(card_of("ana", public_key(seed_of("ana's other key"))))
+        options = BusOptions(seed=seed_of("ben"), name="ben", peers=knows)
+        async with await Bus.bind_with(options) as ben:
+            place = f"ben@{ben.addresses[0]}"
+            async with await _listening("ana", place) as ana:
+                assert (await ana.send("ben", "from the first")).state == "delivered"
+                other = BusOptions(seed=seed_of("ana's other key"), name="ana", peers=_knows(place))
+                async with await Bus.bind_with(other) as namesake:
+                    with pytest.raises(PeerNameTaken, match="two processes are called 'ana'"):
+                        await namesake.links.dial(ben.addresses[0], [ben.key])
+                    assert not await namesake.connected("ben", wait_ms=0)
+                    assert (await ana.send("ben", "still the first")).state == "delivered"
+            assert "two processes are called 'ana'" in caplog.text
+            async with await Bus.bind_with(other) as rotated:  # the first one is gone
+                assert (await rotated.send("ben", "by another key")).state == "delivered"
 
     run(story())

@@ -9,6 +9,7 @@ import pytest
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
+    InboxMessage,
     MeshStore,
     SignedArrival,
 )
@@ -31,8 +32,11 @@ NEW, DUPLICATE, REPLAY = ArrivalVerdict.NEW, ArrivalVerdict.DUPLICATE, ArrivalVe
 
 async def numbers(store: MeshStore) -> list[int]:
     """The message numbers in the inbox, in order."""
-    rows = await store.pending_inbox(0, 1000)
-    return [int.from_bytes(row.message.id[2:6]) for row in rows]
+    return [int.from_bytes(row.message.id[2:6]) for row in await _all(store)]
+
+
+async def _all(store: MeshStore) -> list[InboxMessage]:
+    return await store.pending_inbox(0, 1000)
 
 
 async def test_B2_a_nonce_is_seen_after_it_was_recorded(store: MeshStore) -> None:
@@ -124,6 +128,25 @@ async def test_B4_a_resend_is_known_by_its_id_and_moves_the_mark(store: MeshStor
     assert await store.accept(ANA, twice) == [NEW, DUPLICATE]
     assert await numbers(store) == [1, 7]
     assert await store.accept(ANA, [resent]) == [REPLAY]
+
+
+async def test_B4_a_resend_is_known_among_new_messages_far_apart(store: MeshStore) -> None:
+    await store.accept(ANA, [signed_arrival(n, message=n + 10) for n in range(1, 9)])
+    few = [signed_arrival(n, message=m) for n, m in ((9, 10), (10, 17), (11, 30))]
+    assert await store.accept(ANA, few) == [NEW, DUPLICATE, NEW], "many are known between these"
+    near = [signed_arrival(n, message=m) for n, m in ((12, 29), (13, 30), (14, 31))]
+    assert await store.accept(ANA, near) == [NEW, DUPLICATE, NEW]
+
+
+async def test_B4_messages_are_finished_in_any_order(store: MeshStore) -> None:
+    await store.accept(ANA, [signed_arrival(n) for n in range(1, 8)])
+    at = {int.from_bytes(row.message.id[2:6]): row.number for row in await _all(store)}
+    await store.finish_inbox([at[4], at[2]])
+    assert await numbers(store) == [1, 3, 5, 6, 7]
+    await store.finish_inbox([at[7], at[5], at[6]])
+    assert await numbers(store) == [1, 3]
+    await store.finish_inbox([at[1], at[2], at[3], at[3]])
+    assert await numbers(store) == []
 
 
 async def test_B4_an_id_stays_known_after_its_handler_has_finished(store: MeshStore) -> None:

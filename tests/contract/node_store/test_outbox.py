@@ -153,6 +153,21 @@ def test_D11_what_the_broker_has_is_done_and_says_where_it_stands(store: Store) 
     )
 
 
+def test_D11_what_the_broker_brought_need_not_go_any_more(store: Store) -> None:
+    fill(store, outbox_row(1), outbox_row(2, state="inflight"), outbox_row(3, lane=OTHER))
+    fill(store, outbox_row(4, not_before=500, attempts=2, code="busy", error="later"))
+    brought = [(make_id(number), b"b" * 16, 3, number) for number in (2, 3, 4, 9)]
+    assert store.write(lambda tx: tx.outbox_arrived(LANE, brought, 77)) == 1
+    assert read(store, _states) == ["pending", "inflight", "pending", "done"], (
+        "the answer to what is in flight is still to come"
+    )
+    row = read(store, lambda tx: tx.outbox_get(LANE, make_id(4)))
+    assert row is not None
+    assert (row.ended_at, row.broker_id, row.broker_epoch, row.broker_seq) == (77, b"b" * 16, 3, 4)
+    assert store.write(lambda tx: tx.outbox_arrived(LANE, brought, 78)) == 0
+    assert store.write(lambda tx: tx.outbox_arrived("broker:none", brought, 78)) == 0
+
+
 def test_D11_many_that_follow_each_other_go_and_are_done_each_with_its_own_place(
     store: Store,
 ) -> None:

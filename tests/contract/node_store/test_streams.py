@@ -120,6 +120,29 @@ def test_B4_a_page_without_entries_covers_numbers_too(store: Store) -> None:
     assert row_of(store) == again
 
 
+def test_B4_streams_of_a_mesh_can_be_forgotten_and_counted_anew(store: Store) -> None:
+    with_mesh(store)
+    add(store, (1, 1), (2, 2))
+    assert read(store, lambda tx: tx.stream_lost()) == {}
+    store.write(lambda tx: tx.stream_add(BOB, [(3, 77, b"l" * 32)]))
+    assert read(store, lambda tx: tx.stream_lost()) == {row_of(store).number: 1}
+    store.write(lambda tx: tx.stream_drop("other"))
+    assert row_of(store).entries == 3
+    store.write(lambda tx: tx.stream_drop(MESH))
+    assert read(store, lambda tx: (tx.stream_list(MESH), tx.stream_lost())) == ([], {})
+    add(store, (3, 1))
+    assert (row_of(store).covered, row_of(store).entries) == (Frontier(1), 1)
+
+
+def test_B4_a_floor_rises_and_never_sinks(store: Store) -> None:
+    with_mesh(store)
+    add(store, (1, 6))
+    row = store.write(lambda tx: tx.stream_cover(BOB, [(1, 5)], floor=4))
+    assert (row.covered, row.floor, row.entries) == (Frontier(4, ((6, 7),)), 4, 1)
+    assert store.write(lambda tx: tx.stream_cover(BOB, [], floor=2)).floor == 4
+    assert row_of(store).floor == 4
+
+
 def test_B4_streams_are_counted_by_mesh_and_origin(store: Store) -> None:
     with_mesh(store)
     for name in (BOB, StreamName(MESH, "bob", 2), StreamName(MESH, "cyd", 1)):
@@ -145,6 +168,17 @@ def test_B4_two_contents_under_one_number_are_a_finding(store: Store) -> None:
     assert (row.entries, row.digest) == (before.entries, before.digest), "the first one stays"
     store.write(lambda tx: tx.stream_trouble(BOB, ""))
     assert row_of(store).trouble == ""
+
+
+def test_B4_numbers_far_apart_in_one_page_are_counted_and_found_like_others(store: Store) -> None:
+    with_mesh(store)
+    add(store, (1, 1), (2, 2), (3, 1_000_000))
+    row = row_of(store)
+    assert (row.entries, row.covered) == (3, Frontier(2, ((1_000_000, 1_000_001),)))
+    add(store, (4, 3), (5, 1_000_000))
+    row = row_of(store)
+    assert row.entries == 4
+    assert "number 1000000 has two contents" in row.trouble
 
 
 def test_B4_an_entry_that_is_counted_again_changes_nothing(store: Store) -> None:

@@ -157,6 +157,8 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "zone_put, over": lambda tx: tx.zone_put(zone_row("zoe", zone_key("b"), reads=())),
     "zone_put, new": lambda tx: tx.zone_put(zone_row("yan", zone_key("c"))),
     "token_put": lambda tx: tx.token_put(token_row("other", "b")),
+    "stream_drop": lambda tx: tx.stream_drop(MESH),
+    "stream_cover, floor": lambda tx: tx.stream_cover(BOB, [(1, 3)], floor=2),
     "token_drop": lambda tx: tx.token_drop("spark"),
     "link_put, over": lambda tx: tx.link_put(link_row(paused=True, epoch=2, cursor=9)),
     "link_put, new": lambda tx: tx.link_put(link_row("other")),
@@ -169,6 +171,9 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "outbox_inflight": lambda tx: tx.outbox_inflight(outbox_row(3).lane, [3]),
     "outbox_recover": lambda tx: tx.outbox_recover(),
     "outbox_done": lambda tx: tx.outbox_done([(2, b"c" * 16, 1, 9)], 60),
+    "outbox_arrived": lambda tx: tx.outbox_arrived(
+        outbox_row(3).lane, [(outbox_row(3).id, b"c" * 16, 1, 9)], 60
+    ),
     "outbox_sweep": lambda tx: tx.outbox_sweep(51, 10**15, 10),
     "inbox_add": lambda tx: tx.inbox_add(inbox_row(5)),
     "inbox_read": lambda tx: tx.inbox_read(make_id(4), 9),

@@ -174,3 +174,27 @@ def test_B6_what_cannot_be_given_is_refused_and_changes_nothing(tmp_path: Path) 
             rights(ana).give(card_of("bob", other), ["service:a"])
 
     told(tmp_path, story, "ana", "bob")
+
+
+def test_B5_B6_a_node_that_holds_the_right_of_two_others_relays_between_them(
+    tmp_path: Path,
+) -> None:
+    async def story(nodes: list[BusNode]) -> None:
+        ana, ben, cat = nodes
+        cat.trust.trust(card(ana))  # whose messages they are
+        for issuer in (ana, cat):
+            made = rights(issuer).give(card(ben), ["relay:news.>"])
+            await use(ben, made.text, issuer)
+            await ben.until(lambda issuer=issuer: ben.is_linked(issuer))  # type: ignore[misc]
+        async with cat.bus.subscribe("news.*") as messages:
+            await ana.until(lambda: ana.bus.router.relay.is_carried("news.x"))
+            await ben.until(lambda: ben.bus.router.topics.topics_of("cat") == ["news.*"])
+            await ana.bus.publish("news.x", "by way of ben")
+            message = await anext(messages)
+            assert (message.sender, message.key) == ("ana", ana.key)
+            rights(cat).drop(made.id)
+            await cat.bus.refresh_peers()
+            await ben.until(lambda: not ana.bus.router.relay.is_carried("news.x"))
+            assert not cat.is_linked(ben)
+
+    told(tmp_path, story, "ana", "ben", "cat")

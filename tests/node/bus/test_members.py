@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import msgspec
@@ -22,11 +23,16 @@ from holdfast.rules.errors import (
     NotAMember,
     NotTrusted,
     RequestRefused,
+    StoreFailed,
 )
 from holdfast.rules.invites import PeerInvite
 from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITY_MS, DAY_MS
 from support.bus_nodes import BusNode, bus_nodes, told
+
+
+async def _fails() -> None:
+    raise StoreFailed("the disk failed")
 
 
 def test_B6_a_newcomer_joins_by_an_invite_with_no_broker_at_all(tmp_path: Path) -> None:
@@ -331,3 +337,21 @@ def test_B6_places_are_told_to_members_alone_and_of_members_alone(tmp_path: Path
             bob.members._of_member("team", zoe.key)
 
     told(tmp_path, story, "ana", "bob", "zoe")
+
+
+def test_B6_what_fails_between_members_is_logged_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(nodes: list[BusNode]) -> None:
+        unseen: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: unseen.append(context["message"])
+        )
+        (ana,) = nodes
+        ana.members._spawn(_fails())
+        await ana.until(lambda: not ana.members._tasks)
+        gc.collect()
+        assert not unseen
+
+    told(tmp_path, story, "ana")
+    assert "members of meshes: the disk failed" in caplog.text

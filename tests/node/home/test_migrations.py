@@ -125,10 +125,28 @@ def test_S11_the_step_that_failed_is_tried_again_at_the_next_start(
 
 
 def test_S11_steps_before_the_one_that_fails_stay(connection: apsw.Connection) -> None:
+    migrations.migrate(connection, migrations.load()[:2])
     second = Migration(NEXT + 1, "bad", "INSERT INTO nowhere VALUES (1);", "")
     with pytest.raises(MigrationFailed):
         migrations.migrate(connection, [*migrations.load(), GOOD, second])
     assert migrations.version(connection) == NEXT
+
+
+def test_S11_a_new_database_is_there_as_a_whole_or_not_at_all(
+    connection: apsw.Connection,
+) -> None:
+    commits: list[str] = []
+
+    def committing() -> bool:
+        commits.append("one")
+        return False
+
+    connection.set_commit_hook(committing)
+    with pytest.raises(MigrationFailed, match="creating the tables"):
+        migrations.migrate(connection, [*migrations.load(), BAD])
+    assert (commits, migrations.version(connection), schema(connection)) == ([], 0, set())
+    assert migrations.migrate(connection)[-1] == LATEST
+    assert len(commits) == 1
 
 
 def test_S11_two_who_start_at_once_apply_a_step_once(

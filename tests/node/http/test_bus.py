@@ -87,7 +87,7 @@ def test_U4_B4_what_was_acknowledged_is_off_the_disk_when_the_daemon_says_so(
     up: UpInThread, bo: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it came again after a kill, although its program was told that it would not."""
-    monkeypatch.setattr("holdfast.bus.context.BUS_ACK_MS", 3_600_000)  # nothing by the way
+    monkeypatch.setattr("holdfast.bus.parcel_intake.BUS_ACK_MS", 3_600_000)  # nothing by the way
     bo.bus.send("ana", "once")
     stream = Stream(up, "messages?ack=client")
     assert stream.next()[1]["body"] == "once"

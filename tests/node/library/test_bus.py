@@ -214,6 +214,7 @@ def test_B4_U1_the_same_id_arrives_once(pair: tuple[Node, Node]) -> None:
 def test_B6_U1_the_status_names_links_and_what_waits(pair: tuple[Node, Node]) -> None:
     ana, bo = pair
     assert 0 < bo.bus.ping("ana") < PATIENCE_MS
+    until(lambda: ana.bus.peers()[0].link == "up")
     (peer,) = ana.bus.peers()
     assert (peer.peer, peer.trust, peer.link) == ("bo", "trusted", "up")
     assert peer.seen_at is not None, "it is seen now"

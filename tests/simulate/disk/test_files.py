@@ -241,3 +241,31 @@ def _first(plan: Callable[[DiskCall], Kind | None]) -> Callable[[DiskCall], Kind
         return plan(call)
 
     return once
+
+
+def test_R1_a_disk_takes_no_file_for_its_own_that_has_the_number_of_a_closed_one(
+    tmp_path: Path,
+) -> None:
+    """Descriptors and inodes are given out again; files of two simulated machines must not mix."""
+    homes = [tmp_path / name for name in ("ana", "bob")]
+    for home in homes:
+        home.mkdir()
+    with (
+        FaultyDisk(healthy) as first,
+        FaultyDisk(healthy) as second,
+        watch_files(first, homes[0]),
+        watch_files(second, homes[1]),
+    ):
+        for at, (mine, other) in enumerate(((0, 1), (1, 0))):
+            there, here = homes[mine] / "file", homes[other] / "file"
+            fd = os.open(there, os.O_WRONLY | os.O_CREAT)
+            os.close(fd)
+            os.rename(there, here)  # the same inode, on another disk
+            again = os.open(here, os.O_WRONLY)
+            assert again == fd
+            before = first.counts["write"], second.counts["write"]
+            os.write(again, b"content")
+            os.close(again)
+            os.unlink(here)
+            wrote = first.counts["write"] - before[0], second.counts["write"] - before[1]
+            assert wrote == ((0, 1), (1, 0))[at]

@@ -20,7 +20,7 @@ from holdfast.rules.limits import SECOND_MS
 from holdfast.storage.files.home import HomePaths, socket_path
 
 _PATIENCE_MS: Final = 5 * SECOND_MS
-_EVERYWHERE: Final = ("0.0.0.0", "[::]")
+EVERYWHERE: Final = ("0.0.0.0", "[::]")
 _ELSEWHERE: Final = "192.0.2.1"
 """An address that is nobody's, for documentation."""
 
@@ -66,7 +66,7 @@ def bus_address(home: Path) -> str:
             hint="start the daemon with: holdfast up --bus-listen HOST:PORT",
         )
     host, _, port = found["listening"][0].rpartition(":")
-    return f"{_own_host() if host in _EVERYWHERE else host}:{port}"
+    return f"{_own_host() if host in EVERYWHERE else host}:{port}"
 
 
 def _own_host() -> str:

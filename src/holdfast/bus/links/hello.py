@@ -40,7 +40,14 @@ from holdfast.rules.bus.succession import (
     shown_chain,
     sought,
 )
-from holdfast.rules.errors import BadAnswer, BadInput, NotTrusted, UnsupportedProtocol
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadInput,
+    HoldfastError,
+    NotTrusted,
+    UnsupportedProtocol,
+    ZoneNotTrusted,
+)
 from holdfast.rules.keys import (
     NONCE_BYTES,
     HelloTranscript,
@@ -226,12 +233,24 @@ def _tell(connection: FrameConnection, kind: FrameKind, document: Told) -> None:
     connection.send(kind, Stream.CONTROL, told(kind, document))
 
 
+def _refusal(host: str, goodbye: GoodbyeFrame) -> HoldfastError:
+    """Why the other side lets this node not in, as far as it says so."""
+    why = f"{host} refuses this node"
+    if goodbye.code == ZoneNotTrusted.code:
+        why = f"{host} does not trust this node by its key"
+    if message := clean(goodbye.message):
+        why = f"{host} says: {message}"
+    error = error_by_code(goodbye.code, why)
+    error.hint = error.hint or type(error).default_hint
+    return error
+
+
 async def _read(connection: FrameConnection, wanted: FrameKind, type: type[T]) -> T:
     kind, stream, body = await connection.next_frame()
     if kind == FrameKind.GOODBYE:
         goodbye = read_told(FrameKind.GOODBYE, body)
         assert isinstance(goodbye, GoodbyeFrame)
-        raise error_by_code(goodbye.code, clean(goodbye.message) or f"{connection.host} refuses")
+        raise _refusal(connection.host, goodbye)
     if kind != wanted or stream != Stream.CONTROL:
         raise BadAnswer(f"{connection.host} does not say {wanted.name} where it belongs")
     document = read_told(wanted, body)

@@ -52,15 +52,17 @@ FAULT: Final = "fault"
 """The code of a goodbye after a fault of our own."""
 
 _PARCELS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
+_RELAYED: Final = (Stream.RELAY,)
 _PAGES: Final = (Stream.MESH, Stream.OBJECTS)
 _WINDOWS: Final = {
-    **dict.fromkeys(_PARCELS, BUS_WINDOW_BYTES),
+    **dict.fromkeys((*_PARCELS, *_RELAYED), BUS_WINDOW_BYTES),
     **dict.fromkeys(_PAGES, BUS_PAGES_WINDOW_BYTES),
 }
 """The streams that have credit, and how much."""
 _HANDED_ON: Final = (
     *((FrameKind.PARCEL, stream) for stream in _PARCELS),
     *((FrameKind.MESH, stream) for stream in _PAGES),
+    *((FrameKind.RELAY, stream) for stream in _RELAYED),
     (FrameKind.ACK, Stream.CONTROL),
     (FrameKind.INTEREST, Stream.CONTROL),
 )

@@ -35,6 +35,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     InviteEnded,
     MemberBarred,
+    PeerNameTaken,
     PeerUnreachable,
     TooMany,
     TooSlow,
@@ -55,7 +56,7 @@ log = logging.getLogger("holdfast")
 
 _END_S = 2 * BUS_CLOSE_MS_MAX / SECOND_MS
 
-_TOLD = (CapabilityRefused, InviteEnded, MemberBarred)
+_TOLD = (CapabilityRefused, InviteEnded, MemberBarred, PeerNameTaken)
 _Unit = TaskUnit[DialState, Dial]
 
 
@@ -211,7 +212,7 @@ class BusLinks:
 
     def _refuse(self, connection: FrameConnection, error: HoldfastError) -> None:
         """A stranger gets the code and not a word more; who showed a capability or an invite learns
-        what is wrong with it, which is all its own.
+        what is wrong with it, which is all its own, and a peer that is known why it is not let in.
         """
         self.counts[error.code] += 1
         log.info("a connection from %s is refused: %s", connection.host, error.message)

@@ -26,6 +26,7 @@ from holdfast.rules.bus.capability import (
     ShownRights,
     capability_text,
     check_capability,
+    check_genuine,
     issue,
     narrow,
     parse_capability_text,
@@ -34,7 +35,7 @@ from holdfast.rules.bus.capability import (
 )
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.meshes.membership import BusCapabilityRow
-from holdfast.rules.bus.scope import JOIN_SCOPE
+from holdfast.rules.bus.scope import JOIN_SCOPE, relayed_topics
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -85,7 +86,8 @@ class BusCapabilities:
 
     def give(self, card: str, scopes: Iterable[str], *, days: int = _DAYS) -> BusCapability:
         """Lets the holder of a card ask for services (`service:NAME`) and publish and listen to
-        topics (`topic:PATTERN`) of this node. Raises BadInput.
+        topics (`topic:PATTERN`) of this node, or pass on what is published (`relay:PATTERN`).
+        Raises BadInput.
         """
         name, holder = parse_card(card)
         now, key, wanted = self._now(), self._key(), tuple(scopes)
@@ -124,9 +126,12 @@ class BusCapabilities:
         return self._shown("other", row.name, made)
 
     def show(self, text: str) -> BusCapability:
-        """What a capability says, by its text or the id of one that is known here."""
+        """What a capability says, by its text or the id of one that is known here. Raises
+        CapabilityRefused if those whom it names did not sign it.
+        """
         if ":" in text:
             name, found = parse_capability_text(text)
+            check_genuine(found)
             return self._shown("other", name, found)
         row = self._find(text)
         return self._of_row(row)
@@ -268,6 +273,8 @@ class CapabilityPeers:
     def __init__(self, engine: NodeEngine, own_key: OwnKey) -> None:
         self._engine, self._own_key = engine, own_key
         self._shown: dict[PeerKey, tuple[bytes, ...]] = {}
+        self._known_showed: dict[PeerKey, tuple[bytes, ...]] = {}
+        """What those have shown that are known otherwise too: perhaps that they may relay."""
 
     def of_key(self, key: PeerKey) -> Peer | None:
         issuer = next((peer for peer in self.all() if key in peer.keys), None)
@@ -294,7 +301,7 @@ class CapabilityPeers:
         for row in self._rows("held"):
             if now < row.expires_at + BUS_CLOCK_SKEW_MS:
                 before = found.get(row.key)
-                topics = [one for one in read_capability(row.capability).scopes if _is_topic(one)]
+                topics = _topics(read_capability(row.capability).scopes)
                 known = () if before is None else before.scopes or ()
                 found[row.key] = Peer(
                     name=row.name,
@@ -321,6 +328,24 @@ class CapabilityPeers:
     def gone(self, key: PeerKey) -> None:
         """The link to a peer has ended, and with it what the peer had shown."""
         self._shown.pop(key, None)
+        self._known_showed.pop(key, None)
+
+    def look_at(self, key: PeerKey, shown: Sequence[bytes]) -> None:
+        """What a peer shows that is known otherwise; `with_relays` knows it from now on."""
+        self._known_showed[key] = tuple(shown[:BUS_CAPABILITIES_SHOWN_MAX])
+
+    def with_relays(self, key: PeerKey, peer: Peer) -> Peer:
+        """A peer that is known otherwise, and what it may relay by what it has shown."""
+        if key not in self._known_showed:
+            return peer
+        try:
+            rights = self._rights(key, self._known_showed[key])
+        except CapabilityRefused:
+            return peer  # it was taken back, or has ended
+        if rights is None:
+            return peer
+        relays = relayed_topics(rights.scopes)
+        return msgspec.structs.replace(peer, relays=relays, relays_until=rights.ends_at)
 
     def shown_to(self, key: PeerKey) -> list[bytes]:
         return [row.capability for row in self._rows("held") if row.key == key]
@@ -343,12 +368,20 @@ class CapabilityPeers:
 
 
 def _holder(key: PeerKey, rights: ShownRights) -> Peer:
-    name = rights.name or text_of(key)
-    return Peer(name=name, keys=(key,), scopes=rights.scopes, ends_at=rights.ends_at)
+    return Peer(
+        name=rights.name or text_of(key),
+        keys=(key,),
+        scopes=rights.scopes,
+        ends_at=rights.ends_at,
+        relays=relayed_topics(rights.scopes),
+        relays_until=rights.ends_at,
+    )
 
 
-def _is_topic(scope: str) -> bool:
-    return scope.startswith("topic:")
+def _topics(scopes: Iterable[str]) -> list[str]:
+    """What the issuer may publish to the holder: what it lets it listen to, or relay."""
+    topics = [scope for scope in scopes if scope.startswith("topic:")]
+    return topics + [f"topic:{pattern}" for pattern in relayed_topics(scopes)]
 
 
 def _is_id(text: str) -> bool:

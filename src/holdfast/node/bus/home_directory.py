@@ -18,7 +18,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.meshes.membership import is_ticket
 from holdfast.rules.bus.succession import KeySuccession, is_chain
-from holdfast.rules.errors import NotTrusted, ZoneNotTrusted
+from holdfast.rules.errors import PeerNameTaken, ZoneNotTrusted
 from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITIES_SHOWN_MAX
 
@@ -49,8 +49,12 @@ class HomeDirectory:
 
     async def of_key(self, key: PeerKey) -> Peer | None:
         if self._is_zone(key):
-            return await self._zones.of_key(key)
-        return self.members.of_key(key) or self._rights.of_key(key)
+            peer = await self._zones.of_key(key)
+        else:
+            peer = self.members.of_key(key)
+        if peer is not None:
+            return self._rights.with_relays(key, peer)
+        return None if self._is_zone(key) else self._rights.of_key(key)
 
     def _allowed(self, peer: Peer | None) -> Peer | None:
         """A peer that only a capability knows; a zone's own word counts more."""
@@ -80,9 +84,12 @@ class HomeDirectory:
             peer = await self._zones.admit(key, name, capabilities)
             self.members.look_at(key, capabilities)
             self.members.met(peer.name, key)
-            return peer
+            self._rights.look_at(key, capabilities)
+            return self._rights.with_relays(key, peer)
         try:
             peer = self.members.admit(key, name, capabilities)
+            self._rights.look_at(key, capabilities)
+            peer = self._rights.with_relays(key, peer)
         except ZoneNotTrusted:
             rights = [one for one in capabilities if not is_ticket(one) and not is_chain(one)]
             peer = self._rights.admit(key, name, rights)
@@ -92,7 +99,7 @@ class HomeDirectory:
         others += [] if linked is None else [linked]
         for other in [*([namesake] if namesake else []), *others]:
             if key not in other.keys:
-                raise NotTrusted(
+                raise PeerNameTaken(
                     f"two homes are called {peer.name!r} here, with different keys",
                     hint="one of them has to get another name: two homes cannot have one",
                 )

@@ -138,10 +138,10 @@ class BusHost:
             )
             self.exchange.know_keys(self._member_peers.keys_of)
             await self.exchange.start()
+            self.members.on_change = self.exchange.refresh_soon
         except BaseException:
             await self.bus.close()
             raise
-        self.members.lists_changed = self.exchange.refresh
         self.bus.attach(self.exchange)
         for part in self._parts:
             self.bus.attach(part())

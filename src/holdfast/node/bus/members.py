@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from nacl.signing import SigningKey
 
+from holdfast.bus.links.link import CLOSING
 from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.node.bus import take_over
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
@@ -128,14 +129,12 @@ class MeshMembers:
         """`gone` gets the key of a peer whose link has ended."""
         self._engine, self._own_key, self.peers, self._write = engine, own_key, peers, write
         self._gone = gone
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when members or their grants have changed."""
         self._owner = MeshOwner(engine, own_key, peers, write, self._changed)
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self.lists_changed: Callable[[], Coroutine[Any, Any, None]] = _nobody
-        """Tells what exchanges meshes that others may read and write now: a peer that was linked
-        already, as a trusted zone, may have joined.
-        """
         self._told: dict[str, int] = {}
         """The number of the list of each mesh that all links of now have heard of from us."""
 
@@ -228,6 +227,11 @@ class MeshMembers:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
         switch_on(self._engine, invite.mesh)
+        for link in list(self._links.values()):
+            if members.of_key(link.peer) is not None:
+                # What this node was given is shown when a link begins: those that stand, because
+                # the peer is trusted too, are made anew.
+                link.close(CLOSING, "this node has joined a mesh, and comes back as a member")
         await self.peers.note_addresses(members.owner, invite.addresses)
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
@@ -476,9 +480,8 @@ class MeshMembers:
         """All who are linked and belong hear of a new list. The links to others end with the next
         `refresh_peers` of the bus.
         """
-        if self._told.get(members.mesh) != members.serial:
-            self._spawn(self.lists_changed())
         self._told[members.mesh] = members.serial
+        self.on_change()
         for link in list(self._links.values()):
             keys = self.peers.keys(link.peer)
             if link.peer != heard_from and any(map(members.of_key, keys)):
@@ -495,10 +498,16 @@ class MeshMembers:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(self._ended)
 
-
-async def _nobody() -> None: ...
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What fails here is tried again when the next link comes up."""
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, HoldfastError):
+            log.warning("members of meshes: %s", error.message)
+        elif error is not None:
+            log.error("a fault among the members of meshes", exc_info=error)
 
 
 def _host(link: Link) -> str:

@@ -234,7 +234,7 @@ class RemoteMessages:
             bytes_of(mail.key, KEY_BYTES),
             mail.received_at,
             mail.number,
-            lambda: self._acknowledge(mail.number),
+            self._acknowledge,
         )
         if not self._manual:
             self._current = found

@@ -92,9 +92,12 @@ class BusSharing:
         engine: NodeEngine,
         own_key: OwnKey,
         changed: Callable[[], None] = lambda: None,
+        *,
+        random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """`changed` is called after each change that others have to hear of."""
         self._engine, self._own_key, self._tell = engine, own_key, changed
+        self._random = random
 
     def share(self, mesh: str) -> SharedOverBus:
         """Lets other nodes become members of a mesh, with this node as its owner. Nothing changes
@@ -106,7 +109,7 @@ class BusSharing:
             row = tx.bus_mesh_get(mesh)
             if row is None:
                 now = self._engine.ctx.now_ms()
-                id = os.urandom(MESH_ID_BYTES)
+                id = self._random(MESH_ID_BYTES)
                 made = first_list(key, mesh, id, self._own_key.name, now)
                 row = BusMeshRow(mesh=mesh, owner=made.owner, members=made.raw, joined_at=now)
                 tx.bus_mesh_put(row)
@@ -146,7 +149,7 @@ class BusSharing:
                 f"an invite is good for 1 to {INVITE_USES_MAX} uses and 1 to {INVITE_HOURS_MAX} "
                 "hours"
             )
-        secret, now = os.urandom(SECRET_BYTES), self._now()
+        secret, now = self._random(SECRET_BYTES), self._now()
         held = self._engine.read("mesh.invite", lambda tx: self._row(tx, mesh))
         if not self._is_ours(held):
             return self._invite_as_member(held, secret, uses, hours, grants, addresses)

@@ -5,7 +5,8 @@ in its own way how far it has got. Everything else is the same for all three:
 
 1. `pieces` cuts a batch so that each piece is stored within the time of one transaction.
 2. In the transaction of a piece, `receive_arrivals` makes sure that the objects are still here,
-   hands the envelopes to the intake, and puts those that it refuses into the quarantine.
+   hands the envelopes to the intake, puts those that it refuses into the quarantine, and hands on
+   to a broker what this node may relay (`relaying.py`).
 3. In the same transaction the caller moves its cursor.
 
 So a crash leaves a piece and its cursor, or neither. Nothing is ever dropped: every envelope ends
@@ -23,6 +24,7 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake, objection
 from holdfast.node.core.object_transfer import require_objects
+from holdfast.node.core.relaying import hand_on
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
 from holdfast.rules.errors import BadInput, HoldfastError, OverLimit
@@ -33,6 +35,7 @@ from holdfast.rules.limits import (
     QUARANTINE_ROWS_MAX,
     REASON_CHARS_MAX,
 )
+from holdfast.rules.outbox import is_lane
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import QuarantineRow
 from holdfast.storage.ports import Reader, Transaction
@@ -158,6 +161,8 @@ def receive_arrivals(
     ]
     if refused:
         _quarantine(tx, lane, epoch, refused)
+    if not is_lane(lane):  # those are a broker's own
+        hand_on(engine, tx, arrivals, applied)
     known = [result.outcome for result in applied].count(Outcome.NOOP_ALREADY_APPLIED)
     return ReceivedPiece(applied, len(applied) - known - len(refused), known, len(refused))
 

@@ -46,6 +46,7 @@ from holdfast.rules.errors import HoldfastError, HomeCopied, WrongKey
 from holdfast.rules.home_copy import HomePlace
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import OutboxRow
+from holdfast.service.clock import Clock
 from holdfast.service.http.app import HttpApp
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
@@ -74,13 +75,15 @@ class Daemon(Service):
         load: Callable[[], Settings] = from_nowhere,
         moved: bool = False,
         ttl_ms: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`load` reads the settings again, for a reload. `moved`: the home was moved here, and no
-        original goes on elsewhere. After `ttl_ms` the daemon ends by itself.
+        original goes on elsewhere. After `ttl_ms` the daemon ends by itself. `clock`: what the node
+        takes for the time; the machine's, if it is not given.
         """
         super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
-        self._load, self._moved, self._ttl_ms = load, moved, ttl_ms
+        self._load, self._moved, self._ttl_ms, self._clock = load, moved, ttl_ms, clock
         self._api: NodeApi | None = None
         self._talkative = False
         self._last_state: dict[tuple[str, str], str | None] = {}
@@ -100,7 +103,12 @@ class Daemon(Service):
         ending.callback(self._tell_stopped)  # while we hold it: `down` waits for the lock
         copied = self._check_place(paths)
         node = await asyncio.to_thread(
-            open_node, root, sync=self._sync, nudges=False, new_epoch=copied
+            open_node,
+            root,
+            sync=self._sync,
+            nudges=False,
+            new_epoch=copied,
+            source=self._clock,
         )
         ending.push_async_callback(asyncio.to_thread, node.close)
         self._note_place(paths)

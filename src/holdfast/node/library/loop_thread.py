@@ -1,14 +1,20 @@
-"""An event loop in a thread, for callers that wait: they hand coroutines in and get results."""
+"""An event loop in a thread, for callers that wait: they hand coroutines in and get results.
+
+A forked child has the loop without its thread: it would wait for ever. It is refused instead, as by
+everything else that its parent had open (`storage/fork_gate.py`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from holdfast.rules.errors import BusClosed
+from holdfast.storage.fork_gate import refusal
 
 T = TypeVar("T")
 
@@ -21,6 +27,8 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid = 0
+        """The process that has the thread; 0 if none was started."""
         self._closed = False
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -39,7 +47,13 @@ class LoopThread:
             raise
 
     def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
-        """Runs `last`, cancels what still runs, and ends the thread."""
+        """Runs `last`, cancels what still runs, and ends the thread; in a forked child it only
+        forgets them.
+        """
+        if self._is_forked:
+            if last is not None:
+                last.close()
+            return
         with self._lock:
             loop, self._loop, self._closed = self._loop, None, True
         if loop is None or self._thread is None:
@@ -53,7 +67,14 @@ class LoopThread:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
 
+    @property
+    def _is_forked(self) -> bool:
+        return self._pid not in (0, os.getpid())
+
     def _running(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        if self._is_forked:  # and the lock may have been held at the fork
+            work.close()
+            raise refusal()
         with self._lock:
             if self._closed:
                 work.close()
@@ -64,6 +85,7 @@ class LoopThread:
                     target=_serve, args=(self._loop,), name=self._name, daemon=True
                 )
                 self._thread.start()
+                self._pid = os.getpid()
             return self._loop
 
 

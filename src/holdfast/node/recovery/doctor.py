@@ -38,6 +38,7 @@ from holdfast.node.recovery.check_links import (
     check_trust,
 )
 from holdfast.node.recovery.check_log import REPAIR, check_entries, check_wal
+from holdfast.node.recovery.check_streams import REPAIR_STREAMS, check_streams
 from holdfast.node.recovery.check_sync import check_sync
 from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
 from holdfast.rules import limits
@@ -103,6 +104,13 @@ def needs_repair(home: Path) -> bool:
     """Whether something is wrong with the database that only a new one mends."""
     found = diagnose(home, full=True).checks
     return any(check.status == "fail" and check.fix == REPAIR for check in found)
+
+
+def needs_streams_only(home: Path) -> bool:
+    """Whether nothing is wrong with the database but what is kept of streams."""
+    found = diagnose(home, full=True).checks
+    fixes = {check.fix for check in found if check.status == "fail"}
+    return REPAIR_STREAMS in fixes and REPAIR not in fixes
 
 
 def _guarded(name: str, look: Callable[[], Checks]) -> Checks:
@@ -247,6 +255,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
         yield from _guarded("sync", partial(check_sync, reader, now_ms))
         yield from _guarded("bus", partial(check_bus, reader, now_ms))
+        yield from _guarded("streams", partial(check_streams, reader, peer, full=full))
         look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
         yield from _guarded("blobs", look)
         yield from _guarded("backup", partial(_backup, reader, now_ms))

@@ -19,7 +19,7 @@ from holdfast.node.core.fold import current_version
 from holdfast.rules.bodies import Nothing, family_of
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.filters import Filter
-from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES
+from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, LAMPORT_MAX
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rebuild import rebuild_envelope, rebuild_turn
@@ -105,6 +105,17 @@ class MeshExport:
     def _fingerprint(self, id: bytes) -> bytes | None:
         known = self._tx.forgotten(id)
         return None if known is None else known[1]
+
+
+def check_place(place: Place) -> bool:
+    """Whether this may be a place of an export: others keep them, and hand them back."""
+    if len(place) != 2 or type(place[0]) is not int or not 0 <= place[0] < len(_STAGES):
+        return False
+    stage, key = place
+    like = _BEGINNINGS[stage]
+    if isinstance(like, list):
+        return isinstance(key, list) and len(key) == len(like) and all(type(k) is str for k in key)
+    return type(key) is type(like) and not (type(key) is int and not 0 <= key < LAMPORT_MAX)
 
 
 def entries(tx: Reader, mesh: str, start: int, upto: int) -> tuple[list[Entry], int | None]:

@@ -146,8 +146,16 @@ def _store(
         if one.offset  # 0: known, but no longer in our log
     ]
     tx.broker_positions_add(mesh.slug, entries.epoch, positions)
-    moved = Cursor(entries.epoch, max(cursor.seq, entries.to))
     now = engine.ctx.now_ms()
+    # What came another way, and waited to be handed in here, need not go: the broker has it.
+    arrived = [
+        (one.raw_id, found.broker_id, entries.epoch, found.seq)
+        for one, found in zip(received.applied, entries.rows[known:], strict=True)
+        if one.raw_id is not None and one.outcome is Outcome.NOOP_ALREADY_APPLIED
+    ]
+    if arrived:
+        tx.outbox_arrived(mesh.lane, arrived, now)
+    moved = Cursor(entries.epoch, max(cursor.seq, entries.to))
     tx.mesh_change(msgspec.structs.replace(row, broker_seq=moved.seq, last_sync_at=now))
     return PageReceived(moved, received.new, received.known, received.refused)
 

@@ -126,7 +126,8 @@ class InboxShare:
     """What lies in the inbox, by sender. It is bounded in messages and in bytes, and senders wait
     when there is no room. If the first one could take all of it, a peer that floods would shut out
     every other. So a peer may have no more there than it leaves free: one that floods gets half of
-    the inbox, two get a third each, and there is always room for the others.
+    the inbox, two get a third each, and there is always room for the others. A sender that keeps to
+    the rules gets no more credit when it has three fifths of that (`has_room`).
     """
 
     def __init__(self, most: int = BUS_INBOX_MAX, bytes_max: int = BUS_INBOX_BYTES_MAX) -> None:
@@ -155,6 +156,14 @@ class InboxShare:
                 f"sender, and {count} more came; there is room for {self._most}"
             )
         self._add(sender, count, size)
+
+    def has_room(self, sender: PeerKey) -> bool:
+        """Whether a sender should go on. It is told to stop well before `take` refuses: what is
+        under way by then still finds room, so nothing else of this sender waits behind it.
+        """
+        mine, mine_bytes = self._of.get(sender, (0, 0))
+        free, free_bytes = self._most - self.count, self._bytes_max - self.bytes
+        return 5 * mine <= 3 * free and 5 * mine_bytes <= 3 * free_bytes
 
     def give_back(self, sender: PeerKey, count: int, size: int) -> None:
         """So much of a sender is not in the inbox any more."""

@@ -259,6 +259,14 @@ def check_capability(raw: bytes, holder: bytes, now_ms: int) -> Capability:
     return found
 
 
+def check_genuine(capability: Capability) -> None:
+    """Whether it was narrowed only, and signed by all that it names, for whomever and whenever.
+    Raises CapabilityRefused with the step that is wrong.
+    """
+    _check_narrows(capability)
+    _check_signatures(capability)
+
+
 class ShownRights(NamedTuple):
     """What a peer that shows capabilities may do by them."""
 

@@ -75,11 +75,15 @@ class InboxMessage(msgspec.Struct, frozen=True, gc=False):
 class AcceptedArrivals(list[ArrivalVerdict]):
     """The verdicts on a batch, and the rows that the inbox has got of it."""
 
-    __slots__ = ("kept",)
+    __slots__ = ("has_room", "kept")
 
-    def __init__(self, verdicts: Iterable[ArrivalVerdict], kept: list[InboxMessage]) -> None:
+    def __init__(
+        self, verdicts: Iterable[ArrivalVerdict], kept: list[InboxMessage], has_room: bool = True
+    ) -> None:
         super().__init__(verdicts)
         self.kept = kept
+        self.has_room = has_room
+        """False: the sender should send no more for the inbox now (`MeshStore.has_room`)."""
 
 
 class MeshStore(Protocol):
@@ -170,6 +174,9 @@ class MeshStore(Protocol):
 
     async def pending_inbox(self, after: int, limit: int) -> list[InboxMessage]:
         """What waits for handlers, with a number above `after`, by number."""
+
+    async def has_room(self, peer: PeerKey) -> bool:
+        """Whether the inbox has room for more of a peer; it says no before `accept` does."""
 
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         """Handlers have finished with these; their ids stay known."""

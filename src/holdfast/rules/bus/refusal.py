@@ -23,9 +23,8 @@ _PASSING: Final = RESIGN | {
     errors.BusInboxFull.code,
     errors.BusStoreFailed.code,
 }
-
-
-_NOT_NOW: Final = frozenset({errors.NotAllowed.code, errors.CapabilityRefused.code})
+NOT_NOW: Final = frozenset({errors.NotAllowed.code, errors.CapabilityRefused.code})
+"""The sender may not do this; a person may grant it."""
 
 
 def next_try(
@@ -34,7 +33,7 @@ def next_try(
     """When a message may be tried again that was refused with this code after so many attempts
     before; None if it is given up.
     """
-    if is_request and code in _NOT_NOW:
+    if is_request and code in NOT_NOW:
         return None
     if code not in _PASSING or attempts + 1 >= OUTBOX_ATTEMPTS_MAX:
         return None

@@ -3,6 +3,7 @@
     mesh:<name>:read     mesh:<name>:write     mesh:<name>:relay     mesh:<name>:invite
     service:<pattern>    to ask for a service
     topic:<pattern>      to publish to a topic, and to listen to it
+    relay:<pattern>      to pass on what others have published to a topic
 
 A pattern is a name whose parts are divided by dots. `*` stands for one part, `>` at the end for one
 part or more. A scope covers another if it gives everything that the other gives; what cannot be
@@ -24,8 +25,8 @@ JOIN_SCOPE: Final = "service:holdfast.mesh.join"
 """To ask the owner of a mesh to be let in."""
 LEAVE_SCOPE: Final = "service:holdfast.mesh.leave"
 """To tell the owner of a mesh that one leaves."""
-_PATTERNS: Final = ("service", "topic")
-_HINT: Final = "write mesh:NAME:read, mesh:NAME:write, service:NAME or topic:PATTERN"
+_PATTERNS: Final = ("service", "topic", "relay")
+_HINT: Final = "write mesh:NAME:read, mesh:NAME:write, service:NAME, topic:PATTERN or relay:PATTERN"
 
 
 def mesh_scope(mesh: str, right: str) -> str:
@@ -71,8 +72,16 @@ def may_send(scopes: Iterable[str], kind: MessageKind, topic: str) -> bool:
 
 
 def may_listen(scopes: Iterable[str], pattern: str) -> bool:
-    """Whether a peer with these rights alone gets what is published under a pattern."""
-    return one_covers(scopes, f"topic:{pattern}")
+    """Whether a peer with these rights alone gets what is published under a pattern: whoever may
+    relay it gets it too.
+    """
+    held = tuple(scopes)
+    return one_covers(held, f"topic:{pattern}") or one_covers(held, f"relay:{pattern}")
+
+
+def relayed_topics(scopes: Iterable[str]) -> tuple[str, ...]:
+    """The patterns of the topics that a peer with these rights may relay."""
+    return tuple(scope.partition(":")[2] for scope in scopes if scope.startswith("relay:"))
 
 
 def _pattern_covers(wide: str, narrow: str) -> bool:

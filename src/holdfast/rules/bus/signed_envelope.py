@@ -28,7 +28,7 @@ sequence and nonce by the store (`rules/bus/replay.py`). Nothing changes before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -148,7 +148,11 @@ class SignedParcel(msgspec.Struct, frozen=True, gc=False):
         return int.from_bytes(self.heads[-PAYLOAD_ID_BYTES - 8 : -PAYLOAD_ID_BYTES])
 
     def each_head(self) -> list[SignedHead]:
-        return [SignedHead._make(found) for found in _HEAD.iter_unpack(self.heads)]
+        return [SignedHead._make(found) for found in self.raw_heads()]
+
+    def raw_heads(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """The fields of each head, plain: there are many."""
+        return _HEAD.iter_unpack(self.heads)
 
 
 def check_bus_name(name: str, what: str) -> str:

@@ -4,6 +4,8 @@
     storm          what goes wrong meanwhile; `traits` draws what a seed is about
     machine        one computer, whose process lives in a loop of its own
     program        what uses the bus there: it reads, answers, sends and asks
+    home_machine   one computer with a home, which shares a mesh; `home_program` is its process
+    mesh_books     what was written to the mesh, who holds it, who covers it; `mesh_liar` lies
     watched_store  the store of a machine, which takes time and whose answers are written down
     books, tap     what was promised and what came; which numbers were ever given
     net            networks, hosts, and the `Net` of each simulated process

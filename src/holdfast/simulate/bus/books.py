@@ -160,7 +160,7 @@ class BusBooks:
             self._check_order(sent, era)
 
     def _check_order(self, sent: SentMessage, era: int) -> None:
-        if sent.place is None:
+        if sent.place is None or sent.excused:
             return
         lane = (sent.sender, sent.receiver, sent.lane)
         eras = (self.era(sent.sender), era)
@@ -196,6 +196,12 @@ class BusBooks:
                 sent.excused = sent.excused or "its sender forgot it"
             if sent.receiver == machine and (sent.accepted_at or 0) >= to:
                 sent.excused = sent.excused or "its receiver forgot it"
+
+    def leapt(self, machine: str) -> None:
+        """The clock of a machine has leapt by more than messages wait for an absent peer."""
+        for sent in self.sent.values():
+            if sent.sender == machine and sent.accepted_at is None:
+                sent.excused = sent.excused or "its time was over by the clock of its sender"
 
     def excuse(self, id: bytes, receiver: str, why: str) -> None:
         sent = self.sent.get((id, receiver))

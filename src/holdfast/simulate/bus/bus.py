@@ -5,15 +5,26 @@ Each machine runs the real `Bus` on real links and a real store, in a loop of it
 machines lose their power, disks fill up, fail, and are put back to older copies, clocks jump, and
 somebody brings parcels again that he has recorded.
 
+In every other world the machines have homes (`home_machine`, `home_program`), join a mesh over the
+bus and write to it; homes are restored from backups, and members that may not relay bring what
+others have not written.
+
 What must hold all the time is stated in `books` and `tap`:
 
 * no handler gets a message twice, and messages of one sender come in order;
 * no number is ever used for two messages, and none is taken twice;
 * every request ends in time, with its reply or an error of the bus, and is handled once;
-* no error of a task is lost, no loop spins, and what waits in memory is bounded.
+* no error of a task is lost, no loop spins, and what waits in memory is bounded;
+
+and in `mesh_books`, for meshes:
+
+* each entry stands in a log once, and only if its origin wrote it;
+* what a home covers is what its log holds.
 
 And in the end, when nothing fails any more: every message that was promised has been handled, every
-outbox is empty, any two peers have exactly one link, and a bus that is closed leaves no task.
+outbox is empty, any two peers have exactly one link, nobody lacks an entry that somebody has who
+may bring it, homes with the same entries have the same rows and digests, and a bus that is closed
+leaves no task.
 
     python -m holdfast.simulate bus 42
 """
@@ -33,20 +44,26 @@ from holdfast.rules.errors import BusClosed, BusError, HoldfastError
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import DAY_MS
 from holdfast.simulate.bus.books import BusBooks
+from holdfast.simulate.bus.home_machine import HomeMachine
+from holdfast.simulate.bus.home_program import HomeProgram
 from holdfast.simulate.bus.machine import PORT, RESTART_MS_MAX, BusMachine
+from holdfast.simulate.bus.mesh_books import MESH, MeshBooks
 from holdfast.simulate.bus.net import BusNetwork
 from holdfast.simulate.bus.program import reply_to
 from holdfast.simulate.bus.storm import BusStorm
 from holdfast.simulate.bus.tap import ParcelTap
 from holdfast.simulate.bus.traits import traits_of
 from holdfast.simulate.disk.disk import seed_sqlite
+from holdfast.simulate.world.invariants import differences
 from holdfast.simulate.world.seeds import PromiseBroken, replayable
+from holdfast.simulate.world.workload import Workload
 from holdfast.simulate.world.world import World
 
 STORM_MS: Final = 120_000
 CALM_MS_MAX: Final = 400_000
 LOOK_MS: Final = 5_000
 REOPEN_MS_MAX: Final = 10_000
+JOIN_ALL_MS_MAX: Final = 120_000
 YEAR_MS: Final = 365 * DAY_MS
 TASKS_MAX: Final = 2_000
 """Tasks of one process, most of them sends and requests of its program that wait."""
@@ -63,6 +80,8 @@ class BusWorld(World):
         self.tap = ParcelTap((), self.broken)
         self.network.taps.append(self.tap)
         self.books = BusBooks(lambda: self.ticks, self.broken)
+        self.meshes = MeshBooks(self.traits.peers, self.traits.relays, self.broken)
+        self.chores = Workload(self.fork("chores"), self.new_id, (MESH,))
         self.machines: dict[str, BusMachine] = {}
         self.is_calm, self.calm_since = False, 0
         self._problems: list[str] = []
@@ -78,17 +97,48 @@ class BusWorld(World):
         seed_sqlite(self.seed)
         folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="holdfast-bus-")))
         for number, name in enumerate(self.traits.peers, 1):
-            machine = BusMachine(self, name, folder, durable=name in self.traits.durable)
+            machine = (
+                HomeMachine(self, name, folder)
+                if self.traits.homes
+                else BusMachine(self, name, folder, durable=name in self.traits.durable)
+            )
             machine.clock.skew_ms = self.usual_skew(name)
             self.machines[name] = machine
             self._stack.callback(machine.close)
             self.network.give_host(name, f"10.0.0.{number}")
             if self.traits.two_networks:
                 self.network.give_host(name, f"10.1.0.{number}", "second lan")
+        self._make_homes()
         for machine in self.machines.values():
             self._start(machine)
         self.go_on(5_000)
+        self._let_join()
         return self
+
+    def _make_homes(self) -> None:
+        """Homes, and a mesh that the first of them shares."""
+        homes = self.homes
+        if not homes:
+            return
+        for home in homes:
+            home.make()
+        rights = {True: ("read", "write", "relay"), False: ("read", "write")}
+        owner, *others = homes
+        invites = owner.share({home.name: rights[self.may_relay(home.name)] for home in others})
+        for home in others:
+            home.invite = invites[home.name]
+
+    def _let_join(self) -> None:
+        """Waits until all have joined; nothing fails before that."""
+        until = self.ticks + JOIN_ALL_MS_MAX
+        waiting = self.homes
+        while waiting and self.ticks < until:
+            self.go_on(LOOK_MS)
+            waiting = [home for home in self.homes if not home.has_joined]
+        if waiting:
+            raise PromiseBroken(f"seed {self.seed}: {waiting[0].name} cannot join")
+        for home in self.homes:
+            home.invite = None
 
     def __exit__(
         self,
@@ -97,6 +147,14 @@ class BusWorld(World):
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    @property
+    def homes(self) -> list[HomeMachine]:
+        """The machines that have homes: all or none."""
+        return [machine for machine in self.machines.values() if isinstance(machine, HomeMachine)]
+
+    def may_relay(self, name: str) -> bool:
+        return name in self.traits.relays
 
     def broken(self, text: str) -> None:
         """A promise is broken. Whoever runs the world hears of it after the event: code under test
@@ -139,7 +197,25 @@ class BusWorld(World):
             left = self._left()
         if left:
             raise PromiseBroken(f"seed {self.seed}: at calm {'; '.join(left[:4])}")
+        problems = [line for home in self.homes for line in home.audited()] + self._apart()
+        if problems:
+            raise PromiseBroken(f"seed {self.seed}: {'; '.join(problems[:4])}")
         self._close_all()
+
+    def _apart(self) -> list[str]:
+        """Where homes differ that hold the same entries."""
+        if not self.homes or not self.meshes.is_whole():
+            return []
+        self.happened["equal"] += 1
+        first, *others = self.homes
+        rows, digests = first.mesh_rows(), first.mesh_digests()
+        apart = []
+        for home in others:
+            both = f"{first.name} and {home.name} end up apart"
+            apart += [f"{both}: {line}" for line in differences(rows, home.mesh_rows())]
+            if home.mesh_digests() != digests:
+                apart.append(f"{both}: their streams have other digests")
+        return apart
 
     # --- machines -------------------------------------------------------------------------------
 
@@ -216,7 +292,10 @@ class BusWorld(World):
         """A closed bus has no tasks and no connections."""
         assert machine.loop is not None
         left = [task.get_name() for task in machine.loop.tasks if not task.done()]
-        if mine := [name for name in left if name.startswith("holdfast")]:
+        mine = [name for name in left if name.startswith("holdfast")]
+        if isinstance(machine.program, HomeProgram):
+            mine += machine.program.left_over()
+        if mine:
             self.broken(f"{machine.name} has closed its bus, and leaves {mine[:3]}")
         open_ends = [
             end
@@ -307,13 +386,21 @@ class BusWorld(World):
         ]
         if left:
             return left
-        left = list(self.books.owed())
+        left = list(self.books.owed()) + self._meshes_left()
         left += [
             f"request {id_text(asked.id)} has not ended"
             for asked in self.books.asked.values()
             if self.ticks <= asked.until
         ]
         return left + self._links_left() + self._outboxes_left()
+
+    def _meshes_left(self) -> list[str]:
+        left = list(self.meshes.owed()) if self.homes else []
+        for home in self.homes:
+            if home.has_failed:
+                self.reopen_soon(home)
+                left.append(f"the store of {home.name} has failed")
+        return left
 
     def _links_left(self) -> list[str]:
         names = list(self.machines)

@@ -32,7 +32,8 @@ from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.world.loop import SimulatedLoop
 from holdfast.simulate.world.machine import Death, MachineClock, Weather
 from holdfast.storage.ports import Transaction
-from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, open_alone
+from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, Writes, open_alone
+from holdfast.storage.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from holdfast.simulate.bus.bus import BusWorld
@@ -96,8 +97,11 @@ class BusMachine:
         world = self._world
         self.loop = SimulatedLoop(world, self.name, goes_on=self._goes_on, on_trouble=world.broken)
         self.net = world.network.start(self.name, self.loop, sha256(self.key).digest())
-        self.program = BusProgram(world, self)
+        self.program = self._new_program()
         self.loop.create_task(self.program.run())
+
+    def _new_program(self) -> BusProgram:
+        return BusProgram(self._world, self)
 
     def crash(self, death: Death) -> None:
         """The machine goes down at once; nothing is tidied up."""
@@ -176,7 +180,7 @@ class BusMachine:
         world = self._world
         chance = world.fork(f"store of {self.name} {self.life}")
         self._inner = (
-            await self._open_sqlite(chance)
+            await self._open_durable(chance)
             if self.durable
             else MemoryMeshStore(now_ms=self.clock.now_ms, random=chance.randbytes)
         )
@@ -189,24 +193,25 @@ class BusMachine:
             on_failure=lambda: world.reopen_soon(self),
         )
 
-    async def _open_sqlite(self, chance: random.Random) -> MeshStore:
+    async def _open_durable(self, chance: random.Random) -> MeshStore:
         """The store in a database of its own, with writes that take their time."""
-        loop = asyncio.get_running_loop()
         database = open_alone(self.home / "data.db", self.disk.name)
         self._close_store, self._stop_store = database.abort, database.stop
         database.writer._clock = lambda: 0.0
 
-        async def in_thread(call: Callable[[], T]) -> T:
-            return await loop.run_in_executor(None, call)
-
         async def write(work: Callable[[Transaction], T]) -> T:
-            return await in_thread(lambda: database.write(work))
+            return await asyncio.to_thread(database.write, work)
 
+        return await self._started(database, write, chance)
+
+    async def _started(
+        self, database: SqliteStore, write: Writes, chance: random.Random
+    ) -> MeshStore:
         store = SqliteMeshStore(
             database,
             self.home / "bus.mark",
             write=write,
-            in_thread=in_thread,
+            in_thread=asyncio.to_thread,
             now_ms=self.clock.now_ms,
             random=chance.randbytes,
             file_number=lambda path: self._file_number,

@@ -149,8 +149,8 @@ class BusNetwork:
         self, dialler: MachineNet, listener: MachineNet, hosts: tuple[str, str]
     ) -> tuple[StreamEnd, StreamEnd]:
         near, far = hosts
-        one = StreamEnd(self, dialler, self._last_end + 1, near, listener.certificate)
-        two = StreamEnd(self, listener, self._last_end + 2, far, listener.certificate)
+        one = StreamEnd(self, dialler, self._last_end + 1, (near, far), listener.certificate)
+        two = StreamEnd(self, listener, self._last_end + 2, (far, near), listener.certificate)
         self._last_end += 2
         one.far, two.far = two, one
         self.ends[one.number], self.ends[two.number] = one, two

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.bus.bus import Bus
 from holdfast.bus.options import BusOptions
+from holdfast.bus.ports import PeerDirectory
 from holdfast.bus.received import ReceivedRequest
 from holdfast.bus.static_peers import StaticPeers
 from holdfast.protocol.bus_frames import FrameKind, Stream
@@ -58,6 +59,7 @@ class BusProgram:
         try:
             store = await machine.open_store()
             bus = await Bus.bind_with(self._options(cast(MeshStore, store)))
+            await self._attach(bus)
         except Exception as error:
             if not machine.may_have_failed(error):
                 world.broken(f"{self.name} does not start: {type(error).__name__}: {error}")
@@ -73,10 +75,16 @@ class BusProgram:
             loop.create_task(self._hear_gossip()),
         ]
         for one in bus.outstanding():
+            if one.service != ECHO:
+                continue  # of members among themselves, who ask anew
             world.happened["asked again"] += 1
             self._tasks.append(loop.create_task(self._reissue(one.id, one.remaining_ms)))
 
-    def _options(self, store: MeshStore) -> BusOptions:
+    async def _attach(self, bus: Bus) -> None:
+        """Plugs in what uses the links, before anybody hears that the bus is bound."""
+
+    def _peers(self) -> PeerDirectory:
+        """Who is who, as somebody has written it down."""
         machine, world = self._machine, self._world
         peers = StaticPeers()
         for other in world.machines.values():
@@ -86,6 +94,10 @@ class BusProgram:
                     peers.add(f"{card_of(other.name, other.key)}@{address}")
                 if not addresses:
                     peers.add(card_of(other.name, other.key))
+        return peers
+
+    def _options(self, store: MeshStore) -> BusOptions:
+        machine, world = self._machine, self._world
         chance = world.fork(f"chance of {self.name} {self._life}")
         assert machine.net is not None
         return BusOptions(
@@ -93,7 +105,7 @@ class BusProgram:
             name=self.name,
             listen=world.listens_at(machine),
             store=store,
-            peers=peers,
+            peers=self._peers(),
             net=machine.net,
             batch=world.traits.batch,
             clock=machine.clock,

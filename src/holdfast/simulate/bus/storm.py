@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.rules.limits import HOUR_MS
+from holdfast.rules.limits import BUS_CAPABILITY_MS, BUS_TTL_MS, HOUR_MS
+from holdfast.simulate.bus.home_program import HomeProgram
 from holdfast.simulate.bus.program import GOSSIP, NEWS
 from holdfast.simulate.world.machine import Death
 
@@ -20,6 +21,7 @@ FAULT_MS_MAX: Final = 16_000
 OUTAGE_MS_MAX: Final = 45_000
 DOOM_HANDLES_MAX: Final = 400
 DOOM_CALLS_MAX: Final = 60
+LEAP_MS_MAX: Final = 2 * BUS_CAPABILITY_MS
 BURST: Final = 8
 BODY_BYTES_MAX: Final = 3_000
 
@@ -55,6 +57,8 @@ class BusStorm:
             (traits.restoring, "put back", 4, self._put_back),
             (traits.moving, "move", 2, self._move),
             (traits.attacked, "attack", 4, self._attack),
+            (traits.homes, "lie", 4, self._lie),
+            (traits.homes, "clock leap", 2, self._clock_leap),
         ):
             if wanted:
                 self._faults[kind], self._weights[kind] = act, weight
@@ -81,6 +85,11 @@ class BusStorm:
         world, rng = self._world, self._rng
         program, loop = machine.program, machine.loop
         if program is None or loop is None or loop.over or program.bus is None:
+            return
+        if isinstance(program, HomeProgram) and rng.random() < 0.5:
+            chore = world.chores.draw()
+            if chore.op != "sweep":  # two minutes are too short to forget anything
+                loop.create_task(program.work(chore))
             return
         others = [name for name in world.machines if name != machine.name]
         id, to = machine.clock.new_id(), rng.choice(others)
@@ -175,6 +184,20 @@ class BusStorm:
 
     def _attack(self, machine: BusMachine) -> None:
         self._world.attack(self._rng)
+
+    def _lie(self, machine: BusMachine) -> None:
+        """A member that may not relay says something about others all the same."""
+        liars = [one for one in self._world.homes if one.up and not self._world.may_relay(one.name)]
+        for liar in liars:
+            if isinstance(liar.program, HomeProgram) and liar.loop is not None:
+                liar.loop.call_soon(liar.program.lie)
+
+    def _clock_leap(self, machine: BusMachine) -> None:
+        """By more than a right lasts: while it is wrong, others do not belong for it."""
+        machine.clock.skew_ms = self._rng.randrange(BUS_TTL_MS, LEAP_MS_MAX)
+        self._world.books.leapt(machine.name)
+        well = partial(setattr, machine.clock, "skew_ms", self._world.usual_skew(machine.name))
+        self._soon(OUTAGE_MS_MAX, well, f"the clock of {machine.name} is right again")
 
     def _soon(self, most_ms: int, act: Callable[[], object], name: str) -> None:
         """Plans `act` for a random moment within `most_ms`, unless the storm is over by then."""

@@ -36,9 +36,18 @@ class StreamEnd(asyncio.Transport):
     far: StreamEnd
 
     def __init__(
-        self, network: BusNetwork, net: MachineNet, number: int, host: str, certificate: bytes
+        self,
+        network: BusNetwork,
+        net: MachineNet,
+        number: int,
+        hosts: tuple[str, str],
+        certificate: bytes,
     ) -> None:
-        super().__init__({"certificate": certificate, "sockname": (host, 0)})
+        """`hosts` are the one of this end and the one of the other."""
+        host, other = hosts
+        super().__init__(
+            {"certificate": certificate, "sockname": (host, 0), "peername": (other, 0)}
+        )
         self.network, self.net, self.number, self.host = network, net, number, host
         self.open = True
         """Neither closed nor broken, as far as this end knows."""

@@ -73,6 +73,8 @@ class _Watch:
         watched = self._below(path, dir_fd)
         if watched is None:
             fd: int = self.real["open"](path, flags, mode, dir_fd=dir_fd)
+            # Given out again, perhaps with the inode of a file that was removed here.
+            self._opened.pop(fd, None)
             return fd
         with self._call_log.lock:
             creates = bool(flags & os.O_CREAT) and not os.path.lexists(watched)

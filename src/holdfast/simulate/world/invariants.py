@@ -115,7 +115,8 @@ def _log(entries: list[Entry], reader: Reader, peer: str) -> list[str]:
         ours = is_id_of(entry.id, envelope.id, entry.raw)
         if not ours or fields != (entry.mesh, entry.op, entry.entity, entry.origin):
             problems.append(f"entry {entry.offset} is not the envelope that it holds")
-        if envelope.origin == peer:
+        # What was forgotten in a restore and came back from others stands behind what is newer.
+        if envelope.origin == peer and envelope.epoch == reader.epoch():
             problems += _own_stamp(own, entry, (envelope.epoch, envelope.seq, envelope.lamport))
     for mesh in reader.mesh_list():
         highest = max((entry.lamport for entry in entries if entry.mesh == mesh.slug), default=0)

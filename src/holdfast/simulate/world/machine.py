@@ -132,7 +132,7 @@ class Machine:
                 vfs=self.disk.name,
                 environ={},
             )
-            self.node = Node(self._tame(opened))
+            self.node = Node(tamed(opened, self.clock))
             self.since_start.clear()
         return self.node
 
@@ -201,16 +201,21 @@ class Machine:
         self._stack.close()
 
     def _set_ages(self) -> None:
-        """Sets the times of blobs by the machine's clock: the simulator wrote them in real time."""
-        for path in sorted((self.home / "blobs").rglob("*")):
-            _set_age(path, self.clock)
+        set_ages(self.home, self.clock)
 
-    def _tame(self, opened: Opened) -> Opened:
-        """Takes real time and chance out of the node, so that a seed always tells one story."""
-        opened.engine.ctx.blobs = _MachineBlobs(opened.paths.blobs, self.clock)
-        opened.engine.metrics = _Untimed()
-        opened.store.writer._clock = lambda: 0.0
-        return opened
+
+def tamed(opened: Opened, clock: MachineClock) -> Opened:
+    """Takes real time and chance out of a home, so that a seed always tells one story."""
+    opened.engine.ctx.blobs = _MachineBlobs(opened.paths.blobs, clock)
+    opened.engine.metrics = _Untimed()
+    opened.store.writer._clock = lambda: 0.0
+    return opened
+
+
+def set_ages(home: Path, clock: MachineClock) -> None:
+    """Sets the times of blobs by a machine's clock: the simulator wrote them in real time."""
+    for path in sorted((home / "blobs").rglob("*")):
+        _set_age(path, clock)
 
 
 class _MachineBlobs(FileBlobs):

@@ -123,6 +123,17 @@ class MemoryOutbox(UndoTables):
                 )
                 self._put("outbox", number, done)
 
+    def outbox_arrived(
+        self, lane: str, rows: Sequence[tuple[bytes, bytes, int, int]], now_ms: int
+    ) -> int:
+        waiting = [
+            (found.number, broker_id, epoch, seq)
+            for id, broker_id, epoch, seq in rows
+            if (found := self.outbox_get(lane, id)) is not None and found.state == "pending"
+        ]
+        self.outbox_done(waiting, now_ms)
+        return len(waiting)
+
     def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         last = max(self._table("outbox"), default=0)
         ended = (

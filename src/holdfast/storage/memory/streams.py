@@ -49,6 +49,13 @@ class MemoryStreams(UndoTables):
             raws.append(raw)
         return StreamPage(seqs, raws, seqs[-1] if len(seqs) == limit else end - 1)
 
+    def stream_lost(self) -> dict[int, int]:
+        log, lost = self._table("log"), dict[int, int]()
+        for (number, _), offset in self._table("stream_place").items():
+            if offset not in log:
+                lost[number] = lost.get(number, 0) + 1
+        return lost
+
     def stream_lowest(self, number: int, ranges: Sequence[Range]) -> int | None:
         places = self._places(number)
         offsets = [places[seq] for start, end in ranges for seq in places if start <= seq < end]
@@ -85,7 +92,13 @@ class MemoryStreams(UndoTables):
         self._put("stream", name, changed)
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
         row = self._stream_made(name)
         covered = cover(row.covered, 1, base + 1) if base else row.covered
@@ -93,10 +106,17 @@ class MemoryStreams(UndoTables):
             row,
             covered=cover_all(covered, ranges),
             base=max(base, row.base),
+            floor=max(floor, row.floor),
             key=key or row.key,
         )
         self._put("stream", name, changed)
         return changed
+
+    def stream_drop(self, mesh: str) -> None:
+        for row in self.stream_list(mesh):
+            for seq in self._places(row.number):
+                self._drop("stream_place", (row.number, seq))
+            self._drop("stream", row.name)
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:
         row = self.stream_get(name)

@@ -1,7 +1,8 @@
 """Schema versions: numbered scripts, each applied in one transaction with its number.
 
-A failed script leaves the last good version and the next start goes on from there. A database from
-a newer version is refused untouched. Every script has a way down, for `doctor
+A failed script leaves the last good version and the next start goes on from there. A new database
+gets all of them in one transaction: it is there as a whole or not at all, and is synced once. A
+database from a newer version is refused untouched. Every script has a way down, for `doctor
 --rollback-migration`.
 """
 
@@ -60,16 +61,25 @@ def check(connection: apsw.Connection) -> int:
 
 def migrate(connection: apsw.Connection, steps: Sequence[Migration] | None = None) -> list[int]:
     """Applies what is missing. Returns the numbers applied."""
-    if check(connection) == LATEST and steps is None:
+    found = check(connection)
+    if found == LATEST and steps is None:
         return []
+    known = load() if steps is None else steps
+    if found == 0 and known and _create(connection, known):
+        return [step.number for step in known]
     applied = []
-    for step in load() if steps is None else steps:
+    for step in known:
         found = version(connection)
         if step.number > found:
             what = f"migration {step.number} ({step.name})"
             if _apply(connection, step.up, found, step.number, what):
                 applied.append(step.number)
     return applied
+
+
+def _create(connection: apsw.Connection, steps: Sequence[Migration]) -> bool:
+    scripts = "\n".join(step.up for step in steps)
+    return _apply(connection, scripts, 0, steps[-1].number, "creating the tables")
 
 
 def rollback(

@@ -261,6 +261,22 @@ class OutboxWrites(OutboxReads):
                 ),
             )
 
+    def outbox_arrived(
+        self, lane: str, rows: Sequence[tuple[bytes, bytes, int, int]], now_ms: int
+    ) -> int:
+        if not self._con.execute(
+            "SELECT EXISTS (SELECT 1 FROM spool WHERE lane = ? AND state = 'pending')", (lane,)
+        ).get:
+            return 0  # as nearly always
+        before = self._con.total_changes()
+        self._con.executemany(
+            "UPDATE spool SET state = 'done', ended_at = ?1, tried_at = ?1, code = '', error = '', "
+            "broker_id = ?4, broker_epoch = ?5, broker_seq = ?6 "
+            "WHERE id = ?3 AND lane = ?2 AND state = 'pending'",
+            [(now_ms, lane, *row) for row in rows],
+        )
+        return self._con.total_changes() - before
+
     def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         doomed: list[tuple[int]] = []
         # The row with the highest number stays, so that it is not given again.

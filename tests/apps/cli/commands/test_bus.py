@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support.bus_homes import Homes, befriend
+from support.bus_homes import Homes, befriend, trust_of
 from support.cli import Cli, Outcome
+from support.waiting import until
 
 
 @pytest.fixture
@@ -144,3 +145,13 @@ def test_U2_B6_bad_words_are_refused_with_their_exit_code(
     cli: Cli, words: tuple[str, ...], code: int
 ) -> None:
     assert cli(*words, "--json", code=code).error["message"]
+
+
+def test_B6_U2_a_peer_that_does_not_trust_this_node_is_told_with_what_to_do(
+    homes: Homes, caplog: pytest.LogCaptureFixture
+) -> None:
+    ana, bo = homes.listening("ana"), homes.open("bo")
+    trust_of(bo).trust(trust_of(ana).card(), at=ana.bus.status().listening)
+    bo.bus.bind()
+    until(lambda: "127.0.0.1 does not trust this node by its key" in caplog.text)
+    assert "on that node run: holdfast peer trust CARD" in caplog.text

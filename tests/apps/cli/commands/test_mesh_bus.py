@@ -82,3 +82,21 @@ def test_B6_U2_a_join_that_cannot_be_says_why(ana: Cli, tmp_path: Path) -> None:
     ana("mesh", "leave", "team", "--remove")
     with holdfast.open(tmp_path / "bob") as node:
         assert [row.slug for row in node.meshes()] == ["own", "team"], "it keeps what it has"
+
+
+def test_B6_U2_a_trusted_peer_that_is_linked_shares_a_mesh_from_its_join_on(
+    ana: Cli, tmp_path: Path
+) -> None:
+    """What it was given to show is shown on a new link, and nobody waits until the old one ends."""
+    bob = newcomer(tmp_path / "bob", "bob")
+    with running(bob.home, LISTENING) as up:
+        ana("peer", "trust", bob("peer", "card", "--bus").out.strip())
+        bob("peer", "trust", ana("peer", "card", "--bus").out.strip())
+        until(lambda: rows(bob, "peer", "list")[0]["link"] == "up")
+        ana("mesh", "share", "team")
+        ana("state", "set", "build", "green", "--mesh", "team")
+        bob("mesh", "join", ana("mesh", "invite", "team").out.strip())
+        team = up.daemon.api.node.mesh("team")
+        until(lambda: team.state.get("build") == "green")
+        team.state.set("answer", 42)
+        until(lambda: "42" in ana("state", "get", "answer", "--mesh", "team", code=None).out)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.node.bus.meshes import backfill
+from holdfast.node.bus.meshes import backfill, mesh_serve
 from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_receive import decode_mesh_page, receive_mesh_page
@@ -94,6 +95,49 @@ def test_B4_two_nodes_that_share_a_mesh_converge_over_a_link(nodes: Nodes) -> No
             ana.node.mesh(MESH).state.set("build", "red")
             await until(lambda: bob.node.mesh(MESH).state.get("build") == "red", (ana, bob))
             assert pages_of(end, end.other) == 4, "each entry crossed once"
+
+    asyncio.run(story())
+
+
+def test_B4_a_reading_of_streams_that_is_late_undoes_no_page(nodes: Nodes) -> None:
+    """A page that is stored while the streams are read is newer than what was read."""
+
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            looks: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+            context = bob.exchange._context
+            run = context.run
+
+            async def run_looks_late(work: Callable[[], Any]) -> Any:
+                found = await run(work)
+                if isinstance(work, partial) and work.func is mesh_serve.streams_of:
+                    looks.put_nowait(permit := asyncio.Event())
+                    await permit.wait()
+                return found
+
+            end = connect(ana, bob)
+            team(bob).state.set("rings", 0)
+            await until_same(ana, bob)
+            before = pages_of(end, end.other)
+            context.run = run_looks_late
+            stream = StreamName(MESH, "ana", 1)
+            for upto in (1, 2):  # a stream that was not read, and one that was read before
+                team(bob).state.set("rings", upto)
+                late = await looks.get()
+                team(ana).state.set("k", upto)
+                await until(lambda: stream in context.taken, (ana, bob))
+                assert team(bob).state.get("k") == upto
+                late.set()
+                later = await looks.get()  # the page rang, too
+                assert context.rows[stream].covered == Frontier(upto)
+                assert context.spread.mine[stream] == Frontier(upto)
+                later.set()
+                while not looks.empty():
+                    looks.get_nowait().set()
+            context.run = run
+            team(ana).state.set("k", 3)
+            await until(lambda: team(bob).state.get("k") == 3, (ana, bob))
+            assert pages_of(end, end.other) - before == 5, "each entry crossed once"
 
     asyncio.run(story())
 
@@ -265,7 +309,7 @@ def test_B4_messages_take_numbers_and_stay_where_they_are(nodes: Nodes) -> None:
     asyncio.run(story())
 
 
-def test_B4_nothing_from_the_bus_enters_the_lane_of_a_broker(nodes: Nodes) -> None:
+def test_B4_without_relay_nothing_from_the_bus_enters_the_lane_of_a_broker(nodes: Nodes) -> None:
     async def story() -> None:
         names = [f"n{at}" for at in range(5)]
         async with sharing(*names, nodes=nodes, relay=True) as made:
@@ -329,9 +373,12 @@ def test_B4_what_the_source_has_truncated_is_shown_as_missing(nodes: Nodes) -> N
             ana.engine.store.write(lambda tx: tx.log_truncate(4, 99, 1))
             await ana.exchange.refresh()
             connect(ana, bob)
-            await until(lambda: len(bob.logged()) == 3, (bob,))
-            (missing,) = [s.missing for s in bob.exchange.status().streams if s.origin == "ana"]
-            assert missing == 3
+
+            def missing() -> list[int]:
+                told = bob.exchange.status().streams
+                return [stream.missing for stream in told if stream.origin == "ana"]
+
+            await until(lambda: len(bob.logged()) == 3 and missing() == [3], (bob,))
 
     asyncio.run(story())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.node.bus.meshes.grants import MemberGrants, MeshPeer
+from holdfast.node.bus.meshes.mesh_receive import decode_mesh_page, receive_mesh_page
 from holdfast.protocol.bus_mesh import (
     BlocksAsked,
     EntriesAsked,
@@ -27,7 +28,7 @@ from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, BUS_WORD_RANGES_MAX
 from holdfast.rules.rebuild import UNCOUNTED
 from node.bus.meshes.test_mesh_lies import BOB, Liar, lied_to, page, told
 from support.envelopes import MESH, fact_append
-from support.mesh_links import MeshNode, connect, trouble_of, until, until_same
+from support.mesh_links import MeshNode, connect, key_of, trouble_of, until, until_same
 from support.nodes import Nodes
 from support.source import HandClock
 
@@ -245,12 +246,43 @@ def test_B4_words_fit_into_frames_and_are_read_in_one_pass(tmp_path: Path) -> No
             }
             ana.exchange._context.rows.update(rows)
             link = ana.exchange._links["bob#1"]
-            link._untold.update(dict.fromkeys(rows))
+            link._untold.update(dict.fromkeys(rows, 0))
             count = 0
             while link._untold:
                 word = link._word_of_streams()
                 count += len(word.streams)
                 assert len(encode_word(word)) < BUS_PARCEL_BYTES_MAX
             assert count == 399
+
+    asyncio.run(story())
+
+
+def test_B4_holes_that_nobody_can_fill_hide_nothing_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay has every second entry of an origin that is gone, more pieces than a word has."""
+    monkeypatch.setattr(LINK + "BUS_WORD_RANGES_MAX", 8)
+
+    async def story() -> None:
+        nodes = Nodes("memory", tmp_path, HandClock())
+        ana, bob = MeshNode(nodes.open("ana")), MeshNode(nodes.open("bob"))
+        cyd = MeshPeer("cyd", key_of("cyd"))
+        ana.knows(bob, MeshNode(nodes.open("cyd")))
+        bob.knows(ana, relay=True)
+        for node in (ana, bob):
+            await node.exchange.start()
+            await node.exchange.share(MESH)
+        grants = ana.exchange._context.grants
+        for seq in range(2, 60, 2):
+            raws = [fact_append("s", "p", seq, origin="cyd", seq=seq)]
+            name = StreamName(MESH, "cyd", 1)
+            came = decode_mesh_page(name, seq, seq + 1, 0, cyd.key, [seq], raws)
+            receive_mesh_page(ana.engine, grants, cyd, came, set())
+        await ana.exchange.refresh()
+        connect(ana, bob)
+        await until_same(ana, bob)
+        for node in (ana, bob):
+            await node.exchange.close()
+        nodes.close()
 
     asyncio.run(story())

@@ -237,6 +237,20 @@ def test_B4_an_object_that_is_something_else_is_refused(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_B4_who_may_not_bring_an_entry_brings_no_object_either(tmp_path: Path) -> None:
+    """Otherwise a member that may only read could fill the disk of every other one."""
+
+    async def story() -> None:
+        async with lied_to(tmp_path) as (ana, liar):
+            cyd = StreamNamed(MESH, "cyd", 1, b"")
+            fact = Fact("p", b"1", (b"\xab" * 32,))
+            liar.say(page(raw("fact.append", "s", fact, origin="cyd", seq=1), named=cyd))
+            await until(lambda: "relay" in ana.exchange.status().peers[0].problem, (ana,))
+            assert not any(isinstance(word, ObjectAsked) for word in liar.heard())
+
+    asyncio.run(story())
+
+
 def _blocked(tx: Transaction) -> None:
     row = tx.zone_get("bob")
     assert row is not None

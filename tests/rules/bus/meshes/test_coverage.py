@@ -18,6 +18,7 @@ from holdfast.rules.bus.meshes.coverage import (
     ranges_of,
     read_told,
     told,
+    united,
     without,
 )
 from holdfast.rules.errors import BadAnswer, OverLimit
@@ -54,6 +55,18 @@ def test_B4_a_word_claims_nothing_that_is_not_covered(held: set[int], most: int)
     assert len(short.ranges) <= most
     assert set_of(ranges_of(short)) <= held
     assert read_told(short.prefix, short.ranges) == short
+
+
+@given(numbers, st.integers(1, 4))
+def test_B4_words_that_follow_each_other_tell_everything(held: set[int], most: int) -> None:
+    whole = frontier_of(held)
+    heard = short = told(whole, most)
+    while short.last < whole.last:
+        after = short.last
+        short = told(whole, most, after)
+        assert short.last > after
+        heard = united(heard, short)
+    assert heard == whole
 
 
 def test_B4_a_frontier_with_too_many_holes_claims_less_and_grows_again() -> None:

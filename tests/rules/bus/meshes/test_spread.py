@@ -16,7 +16,7 @@ from holdfast.rules.bus.meshes.coverage import NOTHING, StreamName, cover, range
 from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, Spread, TellStreams
 from holdfast.rules.errors import OverLimit
 from holdfast.rules.frontier import Frontier, Range
-from holdfast.rules.limits import BUS_STREAMS_MAX
+from holdfast.rules.limits import BUS_ASK_MS, BUS_STORE_MS, BUS_STREAMS_MAX
 from support.seeds import seeds
 
 MESH = "team"
@@ -26,10 +26,16 @@ class World:
     """Machines that are linked, and what crosses between them after how long."""
 
     def __init__(
-        self, size: int, linked: list[tuple[int, int]], seed: int, lose: float = 0
+        self,
+        size: int,
+        linked: list[tuple[int, int]],
+        seed: int,
+        lose: float = 0,
+        store_ms: float = 5,
     ) -> None:
+        """`store_ms`: how long it may take to store what came."""
         self.rng = random.Random(seed)
-        self.lose = lose
+        self.lose, self.store_ms = lose, store_ms
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -105,7 +111,13 @@ class World:
     def _arrive(self, here: int, sender: int, stream: StreamName, start: int, end: int) -> None:
         node = self.nodes[here]
         self.copies[here] += end - start
-        node.came(str(sender), stream, start, end)
+        node.came(str(sender), stream, start, end, self.now)
+        self._wake(here)
+        stored = partial(self._stored, here, sender, stream, start, end)
+        self.at(self.now + self.rng.uniform(0, self.store_ms), stored)
+
+    def _stored(self, here: int, sender: int, stream: StreamName, start: int, end: int) -> None:
+        node = self.nodes[here]
         has = cover(node.mine.get(stream, NOTHING), start, end)
         self.run(here, node.has(stream, has, self.now, self.rng.random(), str(sender)))
 
@@ -161,6 +173,18 @@ def test_B4_with_ten_linked_peers_a_change_crosses_to_each_once(seed: int) -> No
     world.check_equal()
     assert sum(world.copies) == 50 * 9, "1.00 copies"
     assert world.words / (50 * 9) < 9, "and fewer words than an announcement to everybody"
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_B4_what_is_being_stored_is_not_asked_for(seed: int) -> None:
+    """However slow the disks are, and whatever others tell meanwhile."""
+    world = World(10, all_linked(10), seed, store_ms=3 * BUS_ASK_MS)
+    world.settle()
+    for at in range(50):
+        world.at(at * 40.0, partial(world.write, at % 3))
+    world.settle()
+    world.check_equal()
+    assert sum(world.copies) == 50 * 9
 
 
 @pytest.mark.parametrize("seed", seeds(5))
@@ -229,7 +253,34 @@ def test_B4_one_neighbour_is_asked_and_another_when_nothing_comes() -> None:
     assert ask_of(node.heard("b", stream, Frontier(9), 0, 1.0)) == [], "one is enough"
     assert ask_of(node.tick(199.0)) == []
     assert ask_of(node.tick(200.0)) == [("b", ((1, 10),))]
-    assert ask_of(node.tick(400.0)) == [("a", ((1, 10),))] or node.next_at() is not None
+    assert ask_of(node.tick(400.0)) == [], "both still owe it"
+
+
+def test_B4_a_neighbour_that_never_sends_what_it_says_costs_nothing_and_others_are_asked() -> None:
+    node = Spread("me", ask_ms=200)
+    node.link_up("liar", "liar", [MESH])
+    streams = [StreamName(MESH, "liar", epoch) for epoch in range(1, 100)]
+    for stream in streams:
+        assert ask_of(node.heard("liar", stream, Frontier(9), 0, 0.0)) == [("liar", ((1, 10),))]
+    assert node.next_at() == 200.0
+    assert node.tick(200.0) == []
+    assert node.next_at() is None, "no clock runs for what does not come"
+    for n in range(10, 2000):  # it tells of more and more
+        asked = ask_of(node.heard("liar", streams[0], Frontier(n), 0, 200.0 + n))
+        assert asked == [("liar", ((n, n + 1),))]
+        node.tick(200.0 + n)
+        assert sum(map(len, node._awaited.values())) <= len(streams) + 4
+        assert len(node._due) <= 4
+    node.tick(3000.0)
+    assert node.next_at() is None
+    node.link_up("honest", "honest", [MESH])
+    assert ask_of(node.heard("honest", streams[0], Frontier(1999), 0, 3001.0)) == []
+    assert ask_of(node.tick(3201.0)) == [("honest", ((1, 2000),))], "its origin did not push it"
+    node.has(streams[0], Frontier(1999), 3300.0, 0.5, "honest")
+    assert ask_of(node.tick(3401.0)) == []
+    node.link_down("liar", 3300.0)
+    assert node._awaited == {}
+    assert node._busy == {}
 
 
 def test_B4_what_comes_slowly_is_not_asked_for_twice() -> None:
@@ -241,6 +292,20 @@ def test_B4_what_comes_slowly_is_not_asked_for_twice() -> None:
     assert ask_of(node.has(stream, Frontier(3), 150.0, 0.0, "a")) == []
     assert ask_of(node.tick(250.0)) == [], "a page came: the rest follows"
     assert ask_of(node.tick(350.0)) == [("b", ((4, 10),))]
+
+
+def test_B4_a_page_that_cannot_be_stored_does_not_keep_others_from_being_asked() -> None:
+    node = Spread("me", ask_ms=200)
+    stream = StreamName(MESH, "far", 1)
+    for link in ("a", "b"):
+        node.link_up(link, link, [MESH])
+    assert ask_of(node.heard("a", stream, Frontier(9), 0, 0.0)) == [("a", ((1, 10),))]
+    node.came("a", stream, 1, 10, 50.0)
+    assert ask_of(node.heard("b", stream, Frontier(9), 0, 60.0)) == [], "it is here already"
+    assert node.next_at() == 50.0 + BUS_STORE_MS
+    assert ask_of(node.tick(50.0 + BUS_STORE_MS)) == [("b", ((1, 10),))]
+    node.came("b", stream, 1, 10, 6000.0)
+    assert ask_of(node.link_down("b", 6001.0)) == [("a", ((1, 10),))], "it went with its link"
 
 
 def test_B4_who_has_truncated_is_not_asked_for_it() -> None:
@@ -273,6 +338,16 @@ def test_B4_a_mesh_that_is_not_shared_is_neither_pushed_nor_heard() -> None:
     assert node.heard("a", theirs, Frontier(4), 0, 0.0) == []
     assert node.has(theirs, Frontier(1), 0.0, 0.0) == []
     assert node.next_at() is None, "nothing to tell"
+
+
+def test_B4_a_mesh_that_is_no_longer_shared_when_its_word_is_due_is_not_told_of() -> None:
+    node, stream = Spread("ana"), StreamName(MESH, "bob", 1)
+    node.link_up("one", "cyd", {MESH})
+    node.has(stream, Frontier(3), 0.0, 0.5)
+    del node.mine[stream]
+    due = node.next_at()
+    assert due is not None
+    assert node.tick(due) == []
 
 
 def test_B4_what_a_neighbour_has_is_not_pushed_to_it() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from holdfast.apps.cli import contents, inputs, output, tables
+from holdfast.apps.cli import contents, inputs, output, own_daemon, tables
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import parse_span
@@ -298,7 +298,9 @@ def content_of(body: str | None, source: str | None) -> bytes | str:
 def _say_listening(session: CommandSession, bus: NodeBus) -> None:
     found = bus.status()
     for place in found.listening:
-        session.talk(f"peers reach this node at {place}")
+        host, _, port = place.rpartition(":")
+        where = f"port {port} of all its addresses" if host in own_daemon.EVERYWHERE else place
+        session.talk(f"peers reach this node at {where}")
 
 
 def _show(session: CommandSession, message: ReceivedMessage) -> None:

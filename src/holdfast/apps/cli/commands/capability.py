@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.apps.cli import documents, own_daemon
+from holdfast.apps.cli import documents, own_daemon, tables
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput, NoDaemon
@@ -73,9 +73,11 @@ def narrow(
 def show(session: CommandSession, which: str) -> None:
     """Show what a capability says (WHICH: its text, or an id of the list)."""
     with session.node() as node:
-        found = node.bus.capabilities.show(_split(which)[0])
-        lines = [f"{name}: {value}" for name, value in _document(found).items() if name != "text"]
-        _show(session, found, "\n".join(lines) + "\n")
+        document = _document(node.bus.capabilities.show(_split(which)[0]))
+        if session.as_json:
+            session.show(document)
+        else:
+            tables.card(document, [name for name in document if name != "text"])
 
 
 @verb(capability_, "use", mesh=False)

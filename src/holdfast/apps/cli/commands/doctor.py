@@ -16,6 +16,7 @@ from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery import doctor
 from holdfast.node.recovery.checks import joined_names
 from holdfast.node.recovery.doctor import Report
+from holdfast.node.recovery.recount_streams import recount_streams
 from holdfast.node.recovery.refetch import Finder, refetch_entries
 from holdfast.node.recovery.repair import (
     RepairReport,
@@ -95,7 +96,9 @@ def _repair(
     lake: str | None,
     options_file: str | None,
 ) -> None:
-    """Fetches damaged entries again; what is damaged besides needs a new database."""
+    """Fetches damaged entries again, and counts streams again; what is damaged besides needs a new
+    database.
+    """
     finders = {} if lake is None else {f"the lake {lake}": _finder(lake, options_file)}
     again = refetch_entries(home, finders)
     for trouble in again.troubles:
@@ -106,6 +109,11 @@ def _repair(
         if not again.left and not doctor.needs_repair(home):
             session.show(documents.plain(again), f"{documents.path(home)}\n")
             return
+    if not again.left and doctor.needs_streams_only(home):
+        meshes = recount_streams(home)
+        session.talk(f"counted again what peers get over the bus: {', '.join(meshes)}")
+        session.show({"home": documents.path(home), "meshes": meshes}, f"{documents.path(home)}\n")
+        return
     _show_repair(session, repair_home(home, peer=peer))
 
 

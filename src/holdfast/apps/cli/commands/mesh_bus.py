@@ -115,7 +115,9 @@ def join(session: CommandSession, text: str) -> None:
     with session.node() as node:
         joined = node.bus.join(text)
         session.talk(f"{joined.name} is a member of {joined.mesh}, which {joined.owner} owns")
-        session.talk("the rest comes over the bus, with the daemon: holdfast up")
+        has_daemon = own_daemon.bus_standing(node.home) is not None
+        how = "" if has_daemon else ", with the daemon: holdfast up"
+        session.talk(f"what is in it comes over the bus{how}")
         session.show(msgspec.structs.asdict(joined), f"{joined.mesh}\n")
 
 

@@ -25,6 +25,7 @@ from itertools import count
 from holdfast.bus.options import RunInThread
 from holdfast.bus.ports import Link
 from holdfast.node.bus.meshes import backfill, mesh_serve
+from holdfast.node.bus.meshes.gap_filling import GapFilling
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_link import MeshLink
@@ -55,9 +56,12 @@ class MeshExchange:
     ) -> None:
         """`key` is the one of this node's bus."""
         self._context = MeshContext(
-            engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare
+            *(engine, key, grants or TrustGrants(), run, jitter, self._carry_out, self._compare),
+            fill_gaps=lambda: self._gaps.soon(),
+            filled=lambda mesh: self._gaps.ended(mesh),
         )
         self._links: dict[str, MeshLink] = {}
+        self._gaps = GapFilling(self._context, self._links)
         self._labels = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = False
@@ -104,12 +108,18 @@ class MeshExchange:
         for link in list(self._links.values()):
             await self._introduce(link)
 
+    def refresh_soon(self) -> None:
+        """The same, by itself: members or their grants have changed."""
+        if not self._closed and self._loop is not None:
+            self._context.start(self.refresh())
+
     async def close(self) -> None:
         """Ends everything that is under way."""
         self._closed = True
         for link in self._links.values():
             link.end()
         self._links.clear()
+        self._gaps.close()
         for alarm in (self._alarm, self._holding):
             if alarm is not None:
                 alarm.cancel()
@@ -178,8 +188,9 @@ class MeshExchange:
         context = self._context
         who = (context.engine, context.grants, link.who)
         ours = await context.run(partial(mesh_serve.shared_with, *who))
-        link.relays = await context.run(partial(_relays, *who, ours))
-        if ours != link.ours or not link.introduced:
+        relays = await context.run(partial(_relays, *who, ours))
+        if (ours, relays) != (link.ours, link.relays) or not link.introduced:
+            link.relays = relays
             link.introduce(ours)
             link.relink()
             self._hold_soon()
@@ -200,9 +211,12 @@ class MeshExchange:
             self._context.start(self._look())
 
     async def _look(self) -> None:
-        """Reads the streams, and does what follows from what is new."""
+        """Reads the streams, and does what follows from what is new. What a page brought meanwhile
+        is newer than what is read here, and rings by itself.
+        """
         context = self._context
         async with self._looking:
+            context.taken.clear()
             try:
                 rows = await context.run(partial(mesh_serve.streams_of, context.engine))
             except HoldfastError as error:
@@ -210,10 +224,11 @@ class MeshExchange:
                 return
             there = {row.name for row in rows}
             for name in [name for name in context.rows if name not in there]:
-                del context.rows[name]
-                context.spread.mine.pop(name, None)
+                if name not in context.taken:
+                    del context.rows[name]
+                    context.spread.mine.pop(name, None)
             for row in rows:
-                if context.rows.get(row.name) != row:
+                if context.rows.get(row.name) != row and row.name not in context.taken:
                     context.takes(row)
 
     async def _count(self) -> None:

@@ -3,7 +3,8 @@
 Both cover the same numbers, and their digests differ. That may be harmless: one of them got a part
 by a snapshot or has truncated it. So the blocks are compared, then the entries of those that
 differ; only a number under which both have an entry, and not the same one, is a finding. The peer
-with the lower key asks; what was compared once is not compared again until a digest changes.
+with the lower key asks. What was found to be harmless is not compared again while the digests
+differ by as much: an entry that is new to both adds the same to both.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from holdfast.node.bus.meshes import mesh_serve
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.protocol.bus_mesh import BlocksAsked, BlocksTold, LeavesAsked, LeavesTold, MeshWord
 from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.bus.meshes.streams import digest_difference
 from holdfast.rules.errors import BadAnswer, HoldfastError
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import BUS_COMPARE_BLOCK, BUS_COMPARE_BLOCKS
@@ -32,7 +34,8 @@ class StreamComparison:
         refuse: Callable[[HoldfastError], None],
     ) -> None:
         self._context, self._peer, self._ask, self._refuse = context, peer, ask, refuse
-        self._compared: dict[StreamName, tuple[bytes, bytes]] = {}
+        self._compared: dict[StreamName, int] = {}
+        """By how much the digests differed when they were compared last."""
         self._due: dict[StreamName, tuple[int, int]] = {}
         """The other side's number of the stream, and up to where one of both has truncated."""
         self._answer: asyncio.Future[BlocksTold | LeavesTold] | None = None
@@ -45,9 +48,10 @@ class StreamComparison:
         mine = self._context.rows.get(name)
         if mine is None or mine.covered != covered or mine.digest == digest or mine.trouble:
             return
-        if self._compared.get(name) == (mine.digest, digest):
+        difference = digest_difference(mine.digest, digest)
+        if self._compared.get(name) == difference:
             return
-        self._compared[name] = (mine.digest, digest)
+        self._compared[name] = difference
         self._due[name] = (number, max(floor, mine.floor))
         if not self._running:
             self._running = True

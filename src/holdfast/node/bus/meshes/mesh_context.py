@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.bus.options import RunInThread
 from holdfast.node.bus.meshes.grants import MeshGrants
 from holdfast.node.core.engine import NodeEngine
-from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.bus.meshes.coverage import StreamName, lacking
 from holdfast.rules.bus.meshes.spread import Effect, Spread
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
@@ -31,17 +31,24 @@ class MeshContext:
         jitter: Callable[[], float],
         carry_out: Callable[[Iterable[Effect]], None],
         compare: Callable[[StreamName], None],
+        fill_gaps: Callable[[], None],
+        filled: Callable[[str], None],
     ) -> None:
-        """`compare` is called when a stream has changed, `carry_out` with what follows."""
+        """`compare` is called when a stream has changed, `carry_out` with what follows; `fill_gaps`
+        when a peer has truncated something, `filled` when the snapshot of a mesh has ended.
+        """
         self.engine, self.key, self.grants = engine, key, grants
         self.run, self.jitter, self.carry_out = run, jitter, carry_out
-        self._compare = compare
+        self._compare, self.fill_gaps, self.filled = compare, fill_gaps, filled
         self.us = engine.ctx.peer
         self.spread = Spread(self.us)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
         self.keys_of: Callable[[str, str], Collection[bytes]] = lambda mesh, name: ()
         """The keys that a name has, or had, in a mesh, as the mesh's owner says."""
+        self.taken: dict[StreamName, None] = {}
+        """Streams of which a page was stored since the last reading began: what that reads of them
+        may be older."""
         self.zone_keys: dict[str, tuple[bytes, ...]] = {}
         """The keys of the zones that this node knows."""
         self._tasks: dict[asyncio.Future[Any], None] = {}
@@ -71,6 +78,15 @@ class MeshContext:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def took(self, row: StreamRow, via: str) -> None:
+        """A stream stands like this after a page of a neighbour was stored. Two pages of one stream
+        may be stored at a time, and be told of in another order.
+        """
+        known = self.rows.get(row.name)
+        if known is None or not lacking(row.covered, known.covered):
+            self.taken[row.name] = None
+            self.takes(row, via)
 
     def takes(self, row: StreamRow, via: str | None = None) -> None:
         """A stream stands like this now: does what follows from it."""

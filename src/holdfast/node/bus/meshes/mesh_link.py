@@ -14,18 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Collection, Sized
 from functools import partial
-from typing import Final
-
-import msgspec
+from typing import Final, TypeVar
 
 from holdfast.bus.ports import Link
-from holdfast.node.bus.meshes import mesh_receive, mesh_serve
+from holdfast.node.bus.meshes import mesh_receive, mesh_serve, mesh_snapshot
 from holdfast.node.bus.meshes.grants import MeshPeer
 from holdfast.node.bus.meshes.mesh_compare import StreamComparison
 from holdfast.node.bus.meshes.mesh_context import MeshContext
-from holdfast.node.bus.meshes.mesh_objects import ObjectPull, serve_piece
+from holdfast.node.bus.meshes.mesh_figures import MeshLinkFigures
+from holdfast.node.bus.meshes.mesh_objects import ObjectTalk
+from holdfast.node.bus.meshes.snapshot_pull import SnapshotPull
 from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
@@ -40,6 +40,9 @@ from holdfast.protocol.bus_mesh import (
     MeshWord,
     ObjectAsked,
     ObjectPiece,
+    SnapshotAsked,
+    SnapshotPart,
+    SnapshotRefused,
     StreamNamed,
     StreamsTold,
     StreamTold,
@@ -61,6 +64,7 @@ from holdfast.rules.bus.meshes.coverage import (
     united,
     without,
 )
+from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
 from holdfast.rules.errors import (
     BadAnswer,
     EntryDamaged,
@@ -90,18 +94,8 @@ from holdfast.rules.rebuild import UNCOUNTED
 
 log = logging.getLogger("holdfast")
 
+T = TypeVar("T")
 _UNCHECKED_KEY: Final = b""
-
-
-class MeshLinkFigures(msgspec.Struct):
-    """What crossed one link."""
-
-    entries_sent: int = 0
-    entries_new: int = 0
-    entries_known: int = 0
-    entries_refused: int = 0
-    words_sent: int = 0
-    bytes_sent: int = 0
 
 
 class MeshLink:
@@ -141,17 +135,21 @@ class MeshLink:
         self._introducing = False
         """Whether the peer is to be told which meshes are shared with it."""
         self._words: deque[MeshWord] = deque()
-        self._untold: dict[StreamName, None] = {}
-        self._questions: deque[tuple[BlocksAsked | LeavesAsked, int]] = deque()
+        self._untold: dict[StreamName, int] = {}
+        """Streams that are to be told of, and beyond which number."""
+        self._questions: deque[tuple[BlocksAsked | LeavesAsked | SnapshotAsked, int]] = deque()
+        self._parts: deque[SnapshotPart | SnapshotRefused] = deque()
+        """The rest of an answer that is under way."""
         self._owed: dict[StreamName, list[Range]] = {}
-        self._pages: deque[tuple[StreamName, EntriesPage, int]] = deque()
-        self._object_words: deque[tuple[ObjectAsked, int] | ObjectAsked] = deque()
-        self._to_send, self._to_take, self._to_fetch = (asyncio.Event() for _ in range(3))
-        self._pull = ObjectPull(context, self._ask_object)
+        self._pages: deque[tuple[StreamName | None, EntriesPage | SnapshotPart, int]] = deque()
+        self._to_send, self._to_take = asyncio.Event(), asyncio.Event()
+        self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
+        self._pull = self._objects.pull
+        self._snapshots = SnapshotPull(context, self.who, self.say, self._kept)
         self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
-            for loop in (self._send_on, self._take_on, self._fetch_on)
+            for loop in (self._send_on, self._take_on, self._objects.run)
         ]
 
     @property
@@ -180,7 +178,7 @@ class MeshLink:
 
     def tell(self, streams: tuple[StreamName, ...]) -> None:
         """Tells what we have of these streams when their turn comes: as it is then."""
-        self._untold.update(dict.fromkeys(streams))
+        self._untold.update(dict.fromkeys(streams, 0))
         self._to_send.set()
 
     def ask(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
@@ -220,22 +218,9 @@ class MeshLink:
         """Returns whether it is worked off."""
         if isinstance(word, ObjectAsked | ObjectPiece) != (stream is Stream.OBJECTS):
             raise BadAnswer("a peer speaks of objects and of meshes on the wrong streams")
+        if self._set_aside(word, size):
+            return False
         match word:
-            case EntriesPage():
-                name = self._learn(word.number, word.named)
-                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
-                self._pages.append((name, word, size))
-                self._to_take.set()
-                return False
-            case ObjectAsked():
-                self._object_words.append((word, size))
-                self._to_fetch.set()
-                return False
-            case BlocksAsked() | LeavesAsked():
-                _check_room(self._questions, BUS_QUESTIONS_MAX)
-                self._questions.append((word, size))
-                self._to_send.set()
-                return False
             case ObjectPiece():
                 self._pull.came(word)
             case MeshesShared():
@@ -251,8 +236,34 @@ class MeshLink:
                 self._context.carry_out(
                     self._context.spread.refused(self.label, name, self._context.now())
                 )
+            case SnapshotRefused():
+                why = f"{self.peer} sends no snapshot: {word.code[:64]}"
+                self.problem = self._snapshots.refused(word.mesh, why) or self.problem
             case BlocksTold() | LeavesTold():
                 self._comparison.answered(word)
+        return True
+
+    def _set_aside(self, word: MeshWord, size: int) -> bool:
+        """Keeps a word that takes time for the task that works it off; False if it is none."""
+        match word:
+            case EntriesPage():
+                name = self._learn(word.number, word.named)
+                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                self._pages.append((name, word, size))
+                self._in_hand(name, word)
+                self._to_take.set()
+            case SnapshotPart():
+                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                self._pages.append((None, word, size))
+                self._to_take.set()
+            case ObjectAsked():
+                self._objects.asked(word, size)
+            case BlocksAsked() | LeavesAsked() | SnapshotAsked():
+                _check_room(self._questions, BUS_QUESTIONS_MAX)
+                self._questions.append((word, size))
+                self._to_send.set()
+            case _:
+                return False
         return True
 
     def _hear_meshes(self, word: MeshesShared) -> None:
@@ -271,6 +282,7 @@ class MeshLink:
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
         self._heard_of.clear()
+        self._snapshots.forget()
         self._told_by = BoundedCoverage()
         self.confirmed = BoundedCoverage()
         if self.shared and not self.refused:
@@ -315,6 +327,7 @@ class MeshLink:
             believed = False  # what we write now is for nobody else to say
         if believed:
             self._bases[name] = one.base
+            self._snapshots.heard(name, one.floor)
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
@@ -335,6 +348,13 @@ class MeshLink:
         if one is not None and self._context.key < self.link.peer:
             number, digest, floor = one
             self._comparison.look(name, number, self._told_by[name], digest, floor)
+
+    def offers(self) -> dict[StreamName, StreamOffer]:
+        """Of what the peer could send a snapshot."""
+        return {} if self.refused else self._snapshots.offers(self.confirmed)
+
+    async def take_snapshot(self, choice: SnapshotChoice) -> None:
+        await self._snapshots.take(choice, own=choice.mesh not in self.relays)
 
     def confirm(self) -> None:
         """Tells the peer that what it sent is stored."""
@@ -382,6 +402,8 @@ class MeshLink:
             return self._words.popleft()
         if self._untold:
             return self._word_of_streams()
+        if self._parts:
+            return self._parts.popleft()
         if self._questions:
             return await self._answer(*self._questions.popleft())
         while self._owed:
@@ -396,17 +418,19 @@ class MeshLink:
         ranges = 0
         while self._untold and len(streams) < BUS_WORD_STREAMS_MAX and ranges < BUS_WORD_RANGES_ALL:
             name = next(iter(self._untold))
-            del self._untold[name]
+            after = self._untold.pop(name)
             # The other side learns no more than so many: of the rest it hears nothing.
             if name in rows and self._given.has_room(name):
-                streams.append(self._told(name))
+                streams.append(self._told(name, after))
                 ranges += len(streams[-1].ranges)
         return StreamsTold(streams)
 
-    def _told(self, name: StreamName) -> StreamTold:
+    def _told(self, name: StreamName, after: int) -> StreamTold:
         row = self._context.rows[name]
         number, is_new = self._given.give(name)
-        covered = told(row.covered, BUS_WORD_RANGES_MAX)
+        covered = told(row.covered, BUS_WORD_RANGES_MAX, after)
+        if covered.last < row.covered.last:
+            self._untold[name] = covered.last  # nobody may ever fill the holes before it
         return StreamTold(
             number,
             row.base,
@@ -421,11 +445,17 @@ class MeshLink:
     def _named(self, name: StreamName) -> StreamNamed:
         return StreamNamed(name.mesh, name.origin, name.epoch, self._context.key_of(name))
 
-    async def _answer(self, question: BlocksAsked | LeavesAsked, size: int) -> MeshWord:
+    async def _answer(
+        self, question: BlocksAsked | LeavesAsked | SnapshotAsked, size: int
+    ) -> MeshWord:
         context = self._context
-        name = self._given.name(question.number)
-        who = (context.engine, context.grants, self.who, name)
+        me = (context.engine, context.grants, self.who)
         try:
+            if isinstance(question, SnapshotAsked):
+                told_parts = partial(mesh_snapshot.answer_snapshot, *me, question)
+                self._parts.extend(await context.run(told_parts))
+                return self._parts.popleft()
+            who = (*me, self._given.name(question.number))
             if isinstance(question, BlocksAsked):
                 blocks = await context.run(partial(mesh_serve.blocks_for, *who, question.first))
                 told_blocks = [(one.block, one.entries, one.digest) for one in blocks]
@@ -433,6 +463,7 @@ class MeshLink:
             leaves = await context.run(partial(mesh_serve.leaves_for, *who, question.block))
             return LeavesTold(question.number, question.block, leaves)
         except NotGranted as error:
+            assert not isinstance(question, SnapshotAsked)
             return EntriesRefused(question.number, error.code)
         finally:
             self.link.taken(Stream.MESH, size)
@@ -475,15 +506,25 @@ class MeshLink:
             while self._pages:
                 name, page, size = self._pages.popleft()
                 try:
-                    await self._take(name, page)
+                    if isinstance(page, SnapshotPart):
+                        await self._take_part(page)
+                    elif name is not None:
+                        await self._take(name, page)
                 finally:
                     self.link.taken(Stream.MESH, size)
+
+    def _in_hand(self, name: StreamName, page: EntriesPage) -> None:
+        """Nobody else is asked for what a page holds while it waits for its turn or is stored."""
+        if name.mesh in self.shared and name in self._keys and page.start < page.end:
+            context = self._context
+            context.spread.came(self.label, name, page.start, page.end, context.now())
+            context.carry_out(())  # it is due at some time
 
     async def _take(self, name: StreamName, page: EntriesPage) -> None:
         if name.mesh not in self.shared or name not in self._keys:
             return
         context = self._context
-        context.spread.came(self.label, name, page.start, page.end)
+        self._in_hand(name, page)
         try:
             decoded = await context.run(
                 partial(
@@ -504,23 +545,27 @@ class MeshLink:
         if received.row.number:
             self._unconfirmed[name] = None
             self._confirm(name, cover(NOTHING, page.start, page.end))
-            context.takes(received.row, self.label)
+            context.took(received.row, self.label)
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
-        """Stores a page, however long the disk is full or the quarantine has no room."""
+        may_bring = (self._context.engine, self._context.grants, self.who, page)
+        return await self._kept(
+            partial(mesh_receive.objects_of_page, *may_bring),
+            partial(mesh_receive.receive_mesh_page, *may_bring),
+        )
+
+    async def _kept(
+        self, objects: Callable[[], list[str]], store: Callable[[Collection[str]], T]
+    ) -> T:
+        """Stores a page with its objects, however long the disk is full or the quarantine has no
+        room.
+        """
         context, failures = self._context, 0
         while True:
             try:
-                wanted = await context.run(
-                    partial(mesh_receive.objects_of_page, context.engine, page)
-                )
+                wanted = await context.run(objects)
                 absent = await self._pull.pull(wanted) if wanted else set()
-                received = await context.run(
-                    partial(
-                        mesh_receive.receive_mesh_page,
-                        *(context.engine, context.grants, self.who, page, absent),
-                    )
-                )
+                received = await context.run(partial(store, absent))
                 self.problem = "" if failures else self.problem
                 return received
             except ObjectGone:
@@ -533,30 +578,13 @@ class MeshLink:
                 log.warning("%s: a page is not stored: %s", self.peer, error.message)
                 await asyncio.sleep(backoff_ms(failures, context.jitter()) / SECOND_MS)
 
-    # --- objects -----------------------------------------------------------------------------
-
-    def _ask_object(self, question: ObjectAsked) -> None:
-        self._object_words.append(question)
-        self._to_fetch.set()
-
-    async def _fetch_on(self) -> None:
-        while True:
-            await self._to_fetch.wait()
-            self._to_fetch.clear()
-            while self._object_words:
-                word = self._object_words.popleft()
-                if isinstance(word, ObjectAsked):
-                    await self._send(Stream.OBJECTS, word)
-                    continue
-                question, size = word
-                try:
-                    served = ObjectPiece(question.sha256, None, question.start, b"")
-                    if self.shared:
-                        engine = self._context.engine
-                        served = await self._context.run(partial(serve_piece, engine, question))
-                    await self._send(Stream.OBJECTS, served)
-                finally:
-                    self.link.taken(Stream.OBJECTS, size)
+    async def _take_part(self, part: SnapshotPart) -> None:
+        new, streams, problem = await self._snapshots.came(part)
+        self.figures.entries_new += new
+        self.problem = problem or self.problem
+        for row in streams:
+            self._unconfirmed[row.name] = None
+            self._context.took(row, self.label)
 
     async def _guarded(self, loop: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -8,12 +8,14 @@ wait. Whoever has read an entry that names an object may have it; nobody else kn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.bus_mesh import ObjectAsked, ObjectPiece
+from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_mesh import MeshWord, ObjectAsked, ObjectPiece
 from holdfast.rules.errors import BadAnswer, BadValue, BlobCorrupt, BlobMissing
 from holdfast.rules.limits import BUS_OBJECT_BYTES, FILE_BYTES_MAX
 
@@ -70,6 +72,54 @@ class ObjectPull:
             return await future
         finally:
             self._waiting.pop(raw, None)
+
+
+class ObjectTalk:
+    """What is said about objects on one link, on a stream of its own."""
+
+    def __init__(
+        self,
+        context: MeshContext,
+        send: Callable[[Stream, MeshWord], Awaitable[None]],
+        taken: Callable[[Stream, int], None],
+        shares: Callable[[], bool],
+    ) -> None:
+        """`taken` gives the credit of a question back when it is answered; `shares` says whether
+        the peer may ask at all.
+        """
+        self._context, self._send, self._taken, self._shares = context, send, taken, shares
+        self.pull = ObjectPull(context, self._ask)
+        self._words: deque[tuple[ObjectAsked, int] | ObjectAsked] = deque()
+        self._wake = asyncio.Event()
+
+    def asked(self, question: ObjectAsked, size: int) -> None:
+        """The peer asks for a piece."""
+        self._words.append((question, size))
+        self._wake.set()
+
+    def _ask(self, question: ObjectAsked) -> None:
+        self._words.append(question)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Asks and answers, for as long as the link stands."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._words:
+                word = self._words.popleft()
+                if isinstance(word, ObjectAsked):
+                    await self._send(Stream.OBJECTS, word)
+                    continue
+                question, size = word
+                try:
+                    served = ObjectPiece(question.sha256, None, question.start, b"")
+                    if self._shares():
+                        engine = self._context.engine
+                        served = await self._context.run(partial(serve_piece, engine, question))
+                    await self._send(Stream.OBJECTS, served)
+                finally:
+                    self._taken(Stream.OBJECTS, size)
 
 
 def serve_piece(engine: NodeEngine, asked: ObjectAsked) -> ObjectPiece:

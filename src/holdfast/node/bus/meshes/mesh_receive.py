@@ -6,8 +6,8 @@ this origin and this epoch, under these numbers. Within an honest page one bad e
 other: it goes into the quarantine of the lane `bus:<peer>`, with the reason.
 
 What is believed goes through the receive step of `node/core/receive.py`, and what the page covers
-is noted in the same transaction. Nothing that came over the bus enters the outbox: whoever wrote it
-hands it to its broker.
+is noted in the same transaction. Where this node may relay to a broker, that step hands to it what
+is new.
 """
 
 from __future__ import annotations
@@ -85,8 +85,13 @@ def decode_mesh_page(
     return DecodedMeshPage(name, start, end, base, key, seqs, arrivals)
 
 
-def objects_of_page(engine: NodeEngine, page: DecodedMeshPage) -> list[str]:
-    """The hashes of the objects that the page names and that are not here."""
+def objects_of_page(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, page: DecodedMeshPage
+) -> list[str]:
+    """The hashes of the objects that the page names and that are not here. Raises if the peer may
+    not bring the page: then nothing is fetched for it either.
+    """
+    engine.read("bus.take", lambda tx: check_may_bring(engine, grants, tx, peer, page.name))
     return [o.sha256 for o in objects_of(page.arrivals) if not engine.blobs.exists(o.sha256)]
 
 

@@ -68,7 +68,7 @@ def read_stream_page(
     """The first page of a range that a peer asked for; None if nothing of it is covered here."""
 
     def read(tx: Reader) -> PageServed | None:
-        _check_may_read(tx, grants, peer, name.mesh)
+        check_may_read(tx, grants, peer, name.mesh)
         row = tx.stream_get(name)
         if row is None:
             return None
@@ -90,7 +90,7 @@ def blocks_for(
     engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, name: StreamName, first: int
 ) -> list[BlockDigest]:
     """The digests of the next blocks of a stream, for a peer that may read it."""
-    engine.read("bus.compare", lambda tx: _check_may_read(tx, grants, peer, name.mesh))
+    engine.read("bus.compare", lambda tx: check_may_read(tx, grants, peer, name.mesh))
     return own_blocks(engine, name, first)
 
 
@@ -98,11 +98,12 @@ def leaves_for(
     engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, name: StreamName, block: int
 ) -> list[tuple[int, bytes]]:
     """Number and leaf hash of each entry of a block, for a peer that may read it."""
-    engine.read("bus.compare", lambda tx: _check_may_read(tx, grants, peer, name.mesh))
+    engine.read("bus.compare", lambda tx: check_may_read(tx, grants, peer, name.mesh))
     return own_leaves(engine, name, block)
 
 
-def _check_may_read(tx: Reader, grants: MeshGrants, peer: MeshPeer, mesh: str) -> None:
+def check_may_read(tx: Reader, grants: MeshGrants, peer: MeshPeer, mesh: str) -> None:
+    """Raises NotGranted if a peer may not read a mesh over the bus."""
     row = tx.mesh_get(mesh)
     if row is None or not row.on_bus or not is_counted(tx, mesh):
         raise NotGranted(f"the mesh {mesh!r} is not shared over the bus")

@@ -12,6 +12,7 @@ where a bound makes it drop something, it claims less, and that is at worst aske
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -101,11 +102,14 @@ def lacking(mine: Frontier, theirs: Frontier, gone: int = 0) -> list[Range]:
     return without(ranges_of(theirs, gone), mine)
 
 
-def told(frontier: Frontier, most: int) -> Frontier:
-    """What a word says of it: the prefix and the first `most` ranges."""
-    if len(frontier.ranges) <= most:
+def told(frontier: Frontier, most: int, after: int = 0) -> Frontier:
+    """What a word says of it: the prefix, and the first `most` ranges that reach beyond a number
+    which an earlier word has come to.
+    """
+    first = bisect_right(frontier.ranges, after, key=lambda one: one[1] - 1) if after else 0
+    if not first and len(frontier.ranges) <= most:
         return frontier
-    return Frontier(frontier.prefix, frontier.ranges[:most])
+    return Frontier(frontier.prefix, frontier.ranges[first : first + most])
 
 
 def read_told(prefix: int, ranges: Sequence[Range]) -> Frontier:

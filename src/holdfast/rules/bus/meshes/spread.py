@@ -17,9 +17,11 @@ This is a machine: events in, effects out, time handed in as milliseconds that n
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from heapq import heappop, heappush
+from math import inf
+from typing import Final, NamedTuple
 
 from holdfast.rules.bus.meshes.coverage import (
     NOTHING,
@@ -37,6 +39,7 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_ASK_MS,
     BUS_ASK_RANGES_MAX,
+    BUS_STORE_MS,
     BUS_STREAMS_MAX,
     BUS_WORD_MS,
 )
@@ -69,6 +72,8 @@ class PushEntries(NamedTuple):
 
 Effect = TellStreams | AskEntries | PushEntries
 
+_NEVER: Final = inf
+
 
 @dataclass(slots=True)
 class _Neighbour:
@@ -90,6 +95,7 @@ class _Awaited(NamedTuple):
     link: str
     ranges: tuple[Range, ...]
     until: float
+    """When others are asked for them too; `_NEVER` once that has happened: it still owes them."""
     asked: bool
     """False: nobody was asked, because the origin pushes them."""
 
@@ -105,6 +111,11 @@ class Spread:
         self.mine: dict[StreamName, Frontier] = {}
         self._links: dict[str, _Neighbour] = {}
         self._awaited: dict[StreamName, list[_Awaited]] = {}
+        self._busy: dict[str, int] = {}
+        """How much of it should come from each link."""
+        self._due: list[tuple[float, StreamName]] = []
+        """A heap: when some of what is awaited of a stream is late. What has come meanwhile is
+        still in it: a peer decides how many streams there are, so nothing here looks at all."""
         self._word_at: float | None = None
 
     # --- what a driver may look at -----------------------------------------------------------
@@ -121,9 +132,11 @@ class Spread:
 
     def next_at(self) -> float | None:
         """When `tick` has something to do."""
-        times = [one.until for awaited in self._awaited.values() for one in awaited]
-        if self._word_at is not None:
-            times.append(self._word_at)
+        while self._due and not self._late(*self._due[0]):
+            heappop(self._due)
+        times = [] if self._word_at is None else [self._word_at]
+        if self._due:
+            times.append(self._due[0][0])
         return min(times, default=None)
 
     def lacks(self, stream: StreamName) -> list[Range]:
@@ -190,7 +203,10 @@ class Spread:
         self.mine[stream] = has
         awaited = self._awaited.get(stream, [])
         left = [
-            one._replace(ranges=ranges, until=now + self._ask_ms if one.link == via else one.until)
+            one._replace(
+                ranges=ranges,
+                until=max(one.until, now + self._ask_ms) if one.link == via else one.until,
+            )
             for one in awaited
             if (ranges := tuple(without(one.ranges, has)))
         ]
@@ -204,16 +220,33 @@ class Spread:
                     self._word_at = now + self._word_ms * (0.5 + jitter)
         return self._want(stream, now)
 
-    def came(self, link: str, stream: StreamName, start: int, end: int) -> None:
-        """A neighbour sent these numbers, so it has them."""
+    def came(self, link: str, stream: StreamName, start: int, end: int, now: float) -> None:
+        """A neighbour sent these numbers, so it has them. They are being stored: nobody is asked
+        for them, unless that takes too long.
+        """
+        if link not in self._links:
+            return
+        self.sent(link, stream, start, end)
+        in_hand = cover(NOTHING, start, end)
+        left = [
+            one._replace(
+                ranges=ranges,
+                until=max(one.until, now + self._ask_ms) if one.link == link else one.until,
+            )
+            for one in self._awaited.get(stream, [])
+            if (ranges := tuple(without(one.ranges, in_hand)))
+        ]
+        lacks = tuple(without([(start, end)], self.mine.get(stream, NOTHING)))
+        if lacks:
+            left.append(_Awaited(link, lacks, now + BUS_STORE_MS, True))
+        self._set_awaited(stream, left)
+
+    def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
+        """A neighbour was sent these numbers."""
         neighbour = self._links.get(link)
         if neighbour is not None:
             known = neighbour.known.get(stream, NOTHING)
             neighbour.known.put(stream, cover(known, start, end))
-
-    def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
-        """A neighbour was sent these numbers."""
-        self.came(link, stream, start, end)
 
     def refused(self, link: str, stream: StreamName, now: float) -> list[Effect]:
         """A neighbour will not send what it was asked for: others are asked, and it is not, until
@@ -236,49 +269,76 @@ class Spread:
                 streams = tuple(
                     stream
                     for stream in neighbour.untold
-                    if lacking(neighbour.known.get(stream, NOTHING), self.mine[stream])
+                    # What is no longer shared since is nothing to tell of.
+                    if lacking(neighbour.known.get(stream, NOTHING), self.mine.get(stream, NOTHING))
                 )
                 neighbour.untold.clear()
                 if streams:
                     effects.append(TellStreams(link, streams))
-        for stream, awaited in list(self._awaited.items()):
-            late = [one for one in awaited if one.until <= now]
+        while self._due and self._due[0][0] <= now:
+            until, stream = heappop(self._due)
+            late = self._late(until, stream)
             if late:
-                self._set_awaited(stream, [one for one in awaited if one.until > now])
+                left = [one for one in self._awaited[stream] if one not in late]
+                self._set_awaited(stream, left)
                 effects += self._want(stream, now, late)
         return effects
+
+    def _late(self, until: float, stream: StreamName) -> list[_Awaited]:
+        """What is awaited of a stream until this time."""
+        return [one for one in self._awaited.get(stream, ()) if one.until == until]
 
     # --- asking ------------------------------------------------------------------------------
 
     def _want(
         self, stream: StreamName, now: float, late: Collection[_Awaited] = ()
     ) -> list[Effect]:
-        """Asks for what is lacking and not awaited already. Those who are late are asked last."""
-        mine = self.mine.get(stream, NOTHING)
-        awaited = self._awaited.get(stream, [])
-        expected = mine
-        for one in awaited:
-            expected = cover_all(expected, one.ranges)
-        slow = [one.link for one in late if one.asked]
+        """Asks for what is lacking and not awaited already. Who was asked and is late still owes
+        it, because its line is only slow, or it lies: others are asked, and no clock runs for it.
+        """
+        owed: dict[str, Frontier] = {}
+        awaited: list[_Awaited] = []
+        expected = self.mine.get(stream, NOTHING)
+        for one in self._awaited.get(stream, ()):
+            if one.until == _NEVER:
+                owed[one.link] = cover_all(owed.get(one.link, NOTHING), one.ranges)
+            else:
+                awaited.append(one)
+                expected = cover_all(expected, one.ranges)
+        for one in late:
+            if one.asked:
+                owed[one.link] = cover_all(owed.get(one.link, NOTHING), one.ranges)
         effects: list[Effect] = []
-        for link in self._by_preference(stream, slow):
+        for link in self._by_preference(stream, owed):
             neighbour = self._links[link]
             gone = neighbour.gone.get(stream, 0)
             ranges = lacking(expected, neighbour.known.get(stream, NOTHING), gone)
-            ranges = ranges[:BUS_ASK_RANGES_MAX]
+            ranges = without(ranges, owed.get(link, NOTHING))[:BUS_ASK_RANGES_MAX]
             if not ranges:
                 continue
             expected = cover_all(expected, ranges)
             pusher = self._pusher(stream, link)
             if pusher is not None and not late:
                 # The origin is a neighbour too and pushes it: its push may only be a little later.
-                awaited = [*awaited, _Awaited(pusher, tuple(ranges), now + self._ask_ms, False)]
+                self._await(awaited, _Awaited(pusher, tuple(ranges), now + self._ask_ms, False))
                 continue
-            awaited = [*awaited, _Awaited(link, tuple(ranges), now + self._ask_ms, True)]
-            if link not in slow:  # it still owes it: the line is only slow
-                effects.append(AskEntries(link, stream, tuple(ranges)))
-        self._set_awaited(stream, awaited)
+            self._await(awaited, _Awaited(link, tuple(ranges), now + self._ask_ms, True))
+            effects.append(AskEntries(link, stream, tuple(ranges)))
+        still = [_Awaited(link, tuple(ranges_of(has)), _NEVER, True) for link, has in owed.items()]
+        self._set_awaited(stream, awaited + still)
         return effects
+
+    def _await(self, awaited: list[_Awaited], more: _Awaited) -> None:
+        """Adds what should come. What is awaited from the same link since a moment ago has the
+        same clock: so a neighbour that tells of more and more makes no long list.
+        """
+        for at, one in enumerate(awaited):
+            like = (one.link, one.asked) == (more.link, more.asked)
+            if like and one.until > more.until - self._ask_ms / 2:
+                both = ranges_of(cover_all(cover_all(NOTHING, one.ranges), more.ranges))
+                awaited[at] = one._replace(ranges=tuple(both))
+                return
+        awaited.append(more)
 
     def _pusher(self, stream: StreamName, asked: str) -> str | None:
         """The link to the origin of a stream, if it is another one than `asked`."""
@@ -287,27 +347,33 @@ class Spread:
                 return None if link == asked else link
         return None
 
-    def _by_preference(self, stream: StreamName, slow: Collection[str]) -> list[str]:
+    def _by_preference(self, stream: StreamName, slow: Container[str]) -> list[str]:
         """The origin first, then those who were asked for the least; those who are late last."""
-        busy: dict[str, int] = {}
-        for awaited in self._awaited.values():
-            for one in awaited:
-                busy[one.link] = busy.get(one.link, 0) + 1
         links = [link for link, one in self._links.items() if stream in one.known]
         return sorted(
             links,
             key=lambda link: (
                 link in slow,
                 self._links[link].origin != stream.origin,
-                busy.get(link, 0),
+                self._busy.get(link, 0),
             ),
         )
 
     def _set_awaited(self, stream: StreamName, awaited: list[_Awaited]) -> None:
+        before = self._awaited.pop(stream, [])
+        for one in before:
+            self._busy[one.link] -= 1
+            if not self._busy[one.link]:
+                del self._busy[one.link]
+        for one in awaited:
+            self._busy[one.link] = self._busy.get(one.link, 0) + 1
+        clocks = [one.until for one in before]
+        for one in awaited:
+            if one.until not in clocks and one.until != _NEVER:
+                clocks.append(one.until)
+                heappush(self._due, (one.until, stream))
         if awaited:
             self._awaited[stream] = awaited
-        else:
-            self._awaited.pop(stream, None)
 
     def _streams(self) -> list[StreamName]:
         found: dict[StreamName, None] = {}

@@ -42,6 +42,13 @@ def digest_of(lanes: Iterable[int]) -> bytes:
     return _bytes(total)
 
 
+def digest_difference(one: bytes, other: bytes) -> int:
+    """By how much the sums of two sets differ. Entries that are in both, or come to both, do not
+    change it.
+    """
+    return (int.from_bytes(other, "big") - int.from_bytes(one, "big")) % _MODULUS
+
+
 def _bytes(total: int) -> bytes:
     return (total % _MODULUS).to_bytes(32, "big")
 

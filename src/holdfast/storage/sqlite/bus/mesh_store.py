@@ -295,6 +295,7 @@ class SqliteMeshStore:
             )
         finally:
             self._inbox.give_back(peer, len(room) - len(kept), sum(room) - sum(kept))
+        accepted.has_room = self._inbox.has_room(peer)
         return accepted
 
     def _take_in(
@@ -348,6 +349,9 @@ class SqliteMeshStore:
             InboxMessage(row.number, row.sender, self._message(INBOX, row), row.received_at)
             for row in rows
         ]
+
+    async def has_room(self, peer: PeerKey) -> bool:
+        return self._inbox.has_room(peer)
 
     async def finish_inbox(self, numbers: Collection[int]) -> None:
         if numbers:

@@ -22,6 +22,7 @@ from holdfast.rules.bus.meshes.streams import (
 from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import BUS_COMPARE_BLOCK
+from holdfast.storage.sqlite.bus.rows import in_list
 from holdfast.storage.sqlite.log_leaves import refuse_damaged
 
 _LANES: Final = tuple(f"d{lane}" for lane in range(LANES))
@@ -33,6 +34,8 @@ _OF: Final = "WHERE mesh = ? AND origin = ? AND epoch = ?"
 _ADD: Final = ", ".join(f"{lane} = {lane} + ?" for lane in _LANES)
 _PLACE: Final = "INSERT INTO stream_place (stream, seq, offset) VALUES (?, ?, ?)"
 _NOTHING: Final = (0,) * LANES
+_NEAR: Final = 4
+"""So many numbers are read for each one that is asked for before each is looked up by itself."""
 _NEXT: Final = (
     f"UPDATE stream SET prefix = ?, entries = entries + ?, {_ADD} "
     "WHERE number = ? AND mesh = ? AND origin = ? AND epoch = ? AND prefix = ? AND ranges = ''"
@@ -95,6 +98,13 @@ class StreamReads:
             raws.append(raw)
         return StreamPage(seqs, raws, seqs[-1] if len(seqs) == limit else end - 1)
 
+    def stream_lost(self) -> dict[int, int]:
+        found: Iterable[Any] = self._con.execute(
+            "SELECT p.stream, count(*) FROM stream_place p LEFT JOIN log l USING (offset) "
+            "WHERE l.offset IS NULL GROUP BY p.stream"
+        )
+        return dict(found)
+
     def stream_lowest(self, number: int, ranges: Sequence[Range]) -> int | None:
         lowest = [
             self._con.execute(
@@ -149,21 +159,37 @@ class StreamWrites(StreamReads):
             self.stream_trouble(name, twice)
 
     def stream_cover(
-        self, name: StreamName, ranges: Sequence[Range], *, base: int = 0, key: bytes = b""
+        self,
+        name: StreamName,
+        ranges: Sequence[Range],
+        *,
+        base: int = 0,
+        key: bytes = b"",
+        floor: int = 0,
     ) -> StreamRow:
         row = self._stream_made(name)
         covered = cover(row.covered, 1, base + 1) if base else row.covered
         covered = cover_all(covered, ranges)
         if covered != row.covered:
             self._stream_covers(row.number, covered, 0, _NOTHING)
-        if base > row.base or (key and key != row.key):
+        if base > row.base or floor > row.floor or (key and key != row.key):
             self._con.execute(
-                "UPDATE stream SET base = max(base, ?), key = ? WHERE number = ?",
-                (base, key or row.key, row.number),
+                "UPDATE stream SET base = max(base, ?), floor = max(floor, ?), key = ? "
+                "WHERE number = ?",
+                (base, floor, key or row.key, row.number),
             )
         found = self.stream_get(name)
         assert found is not None
         return found
+
+    def stream_drop(self, mesh: str) -> None:
+        self._con.execute(
+            # Also those of a stream that is not there: another one may get its number.
+            "DELETE FROM stream_place "
+            "WHERE stream NOT IN (SELECT number FROM stream WHERE mesh <> ?)",
+            (mesh,),
+        )
+        self._con.execute("DELETE FROM stream WHERE mesh = ?", (mesh,))
 
     def stream_trouble(self, name: StreamName, trouble: str) -> None:
         self._con.execute(f"UPDATE stream SET trouble = ? {_OF}", (trouble, *name))
@@ -192,12 +218,21 @@ class StreamWrites(StreamReads):
         return StreamRow(number=number, mesh=mesh, origin=origin, epoch=epoch)
 
     def _stream_there(self, number: int, placed: Sequence[Placed]) -> dict[int, int]:
-        """The offsets of numbers that have an entry, among those around the new ones."""
+        """The offsets of numbers that have an entry, among the new ones or around them."""
         seqs = [seq for seq, _, _ in placed]
-        found: Iterable[Any] = self._con.execute(
-            "SELECT seq, offset FROM stream_place WHERE stream = ? AND seq BETWEEN ? AND ?",
-            (number, min(seqs), max(seqs)),
-        )
+        first, last = min(seqs), max(seqs)
+        found: Iterable[Any]
+        if last - first < _NEAR * len(seqs):
+            found = self._con.execute(
+                "SELECT seq, offset FROM stream_place WHERE stream = ? AND seq BETWEEN ? AND ?",
+                (number, first, last),
+            )
+        else:  # a peer decides how far apart they are
+            found = self._con.execute(
+                "SELECT seq, offset FROM json_each(?2) CROSS JOIN stream_place "
+                "ON stream = ?1 AND seq = value",
+                (number, in_list(seqs)),
+            )
         return {seq: offset for seq, offset in found}
 
     def _stream_covers(

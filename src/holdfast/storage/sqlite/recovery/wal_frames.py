@@ -15,10 +15,10 @@ https://www.sqlite.org/fileformat2.html.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from holdfast.storage.sqlite.recovery.wal_sums import checksum, running_sums
 
 _HEADER_BYTES: Final = 32
 _FRAME_BYTES: Final = 24
@@ -91,7 +91,7 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
     head = data[:_HEADER_BYTES]
     magic = int.from_bytes(head[:4])
     big = magic == _MAGIC[1]
-    sums = _checksum(head[:24], (0, 0), big)
+    sums = checksum(head[:24], (0, 0), big)
     fits = magic in _MAGIC and head[8:12] == _PAGE_BYTES.to_bytes(4)
     believed = fits and _bytes(sums) == head[24:]
     salts = head[16:24] if believed else frames[0].salts
@@ -103,10 +103,9 @@ def _read(data: bytes) -> tuple[int, list[_Frame]]:
     while ours and not ours[-1].commits:
         ours.pop()
     taken = 0
+    running = running_sums(data, _HEADER_BYTES, _FRAME_BYTES + _PAGE_BYTES, sums, big)
     for whole, frame in enumerate(ours if believed else (), start=1):
-        start = frame.at - _FRAME_BYTES
-        content = data[start : start + 8] + data[frame.at : frame.at + _PAGE_BYTES]
-        sums = _checksum(content, sums, big)
+        sums = next(running)
         if frame.salts != salts or _bytes(sums) != frame.checksum:
             break
         if frame.commits:
@@ -130,17 +129,6 @@ def _frames(data: bytes) -> list[_Frame]:
         after = int.from_bytes(head[4:8])
         found.append(_Frame(page, after, head[8:16], head[16:], at + _FRAME_BYTES))
     return found
-
-
-def _checksum(data: bytes, before: tuple[int, int], big: bool) -> tuple[int, int]:
-    words = array("I", data)
-    if big != (sys.byteorder == "big"):
-        words.byteswap()
-    first, second = before
-    for at in range(0, len(words), 2):
-        first = (first + words[at] + second) & 0xFFFFFFFF
-        second = (second + words[at + 1] + first) & 0xFFFFFFFF
-    return first, second
 
 
 def _bytes(sums: tuple[int, int]) -> bytes:

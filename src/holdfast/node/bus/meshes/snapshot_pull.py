@@ -1,0 +1,99 @@
+"""Takes snapshots of meshes from the peer of one link, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Protocol, TypeVar
+
+from holdfast.node.bus.meshes import mesh_snapshot
+from holdfast.node.bus.meshes.grants import MeshPeer
+from holdfast.node.bus.meshes.mesh_context import MeshContext
+from holdfast.protocol.bus_mesh import MeshWord, SnapshotPart
+from holdfast.rules.bus.meshes.coverage import NOTHING, BoundedCoverage, StreamName
+from holdfast.rules.bus.meshes.streams import StreamRow
+from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
+from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, UnknownMesh
+
+T = TypeVar("T")
+
+
+class Kept(Protocol):
+    """Fetches the objects that are lacking, then stores, for as long as that takes."""
+
+    def __call__(
+        self, objects: Callable[[], list[str]], store: Callable[[Collection[str]], T]
+    ) -> Awaitable[T]: ...
+
+
+class SnapshotPull:
+    """The snapshots of one link; at most one of each mesh."""
+
+    def __init__(
+        self, context: MeshContext, who: MeshPeer, ask: Callable[[MeshWord], None], kept: Kept
+    ) -> None:
+        self._context, self._who, self._ask, self._kept = context, who, ask, kept
+        self._floors: dict[StreamName, int] = {}
+        """Up to where the peer has truncated, of streams for which it is believed."""
+        self._taking: dict[str, mesh_snapshot.SnapshotTaking] = {}
+        """By mesh."""
+
+    def heard(self, name: StreamName, floor: int) -> None:
+        """The peer, which is believed for this stream, has truncated it up to a number, or not."""
+        self._floors[name] = floor
+        if floor:
+            self._context.fill_gaps()
+
+    def forget(self) -> None:
+        """What is shared has changed: the peer tells everything again."""
+        self._floors.clear()
+
+    def offers(self, has: BoundedCoverage) -> dict[StreamName, StreamOffer]:
+        """Of what the peer could send a snapshot, given what it has or had."""
+        return {
+            name: StreamOffer(has.get(name, NOTHING), floor) for name, floor in self._floors.items()
+        }
+
+    async def take(self, choice: SnapshotChoice, own: bool) -> None:
+        """Asks for a snapshot, or goes on with one. `own`: of what the peer wrote itself."""
+        engine = self._context.engine
+        begin = partial(mesh_snapshot.begin_snapshot, engine, self._who, choice, own)
+        taking = self._taking[choice.mesh] = await self._context.run(begin)
+        self._ask(taking.question())
+
+    async def came(self, part: SnapshotPart) -> tuple[int, list[StreamRow], str]:
+        """Stores a part, and asks for the next. Returns how many entries were new, the streams
+        whose coverage has changed with the last part, and why it has ended before that.
+        """
+        taking, context = self._taking.get(part.mesh), self._context
+        if taking is None:
+            raise BadAnswer("a peer sent a part of a snapshot that was not asked for")
+        arrivals = await context.run(partial(mesh_snapshot.decode_part, part, self._who, taking))
+        may_bring = (context.engine, context.grants, self._who, taking)
+        try:
+            received = await self._kept(
+                partial(mesh_snapshot.objects_of_part, *may_bring, arrivals),
+                partial(mesh_snapshot.receive_part, *may_bring, part, arrivals),
+            )
+        except (NotGranted, UnknownMesh, ForgedOrigin) as error:
+            return 0, [], self.refused(part.mesh, error.message)
+        self._taking[part.mesh] = received.taking
+        new = received.taking.new - taking.new
+        if received.streams is not None:
+            del self._taking[part.mesh]
+            context.filled(part.mesh)
+            return new, received.streams, ""
+        if part.place is not None:
+            self._ask(received.taking.question())
+        return new, [], ""
+
+    def refused(self, mesh: str, problem: str) -> str:
+        """A snapshot comes to nothing; what was stored of it stays. Returns the problem."""
+        if self._taking.pop(mesh, None) is None:
+            return ""
+        for name in [name for name in self._floors if name.mesh == mesh]:
+            del self._floors[name]  # until the peer tells of it again
+        context = self._context
+        context.start(context.run(partial(mesh_snapshot.give_up_snapshot, context.engine, mesh)))
+        context.filled(mesh)
+        return problem
