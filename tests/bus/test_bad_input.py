@@ -15,7 +15,12 @@ from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
 from holdfast.rules.bus.message import BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
 from holdfast.rules.errors import BadSequence, BusStoreFailed, HoldfastError, MessageRefused
-from holdfast.rules.limits import BUS_BLOCK, BUS_LEAP_AGAIN_MAX, BUS_LEAP_MAX
+from holdfast.rules.limits import (
+    BUS_BLOCK,
+    BUS_INTERESTS_MAX,
+    BUS_LEAP_AGAIN_MAX,
+    BUS_LEAP_MAX,
+)
 from holdfast.service.clock import SystemClock
 from support.bus_pairs import MemoryLink, bound, join, run, seed_of
 
@@ -295,11 +300,21 @@ def test_B4_acknowledgements_and_interests_that_cannot_be_end_the_link() -> None
         far_ahead = told(FrameKind.ACK, AckFrame(10**6))
         with pytest.raises(HoldfastError, match="was not sent"):
             ana.router.frame(near, FrameKind.ACK, Stream.CONTROL, far_ahead)
-        bad = told(FrameKind.INTEREST, InterestFrame(["a..b"]))
-        ana.router.frame(near, FrameKind.INTEREST, Stream.CONTROL, bad)
-        while near.is_up:
-            await asyncio.sleep(0)
-        assert near.faults[-1].code == "bad_answer"
+        many = [f"t{n}" for n in range(BUS_INTERESTS_MAX + 1)]
+        for interest in (
+            InterestFrame(["a..b"]),
+            InterestFrame(many),
+            InterestFrame([], many),
+            InterestFrame([], [], ["\x1b[2J"]),
+            InterestFrame([], [], ["s" * 129]),
+        ):
+            bad = told(FrameKind.INTEREST, interest)
+            ana.router.frame(near, FrameKind.INTEREST, Stream.CONTROL, bad)
+            while near.is_up:
+                await asyncio.sleep(0)
+            assert near.faults[-1].code == "bad_answer"
+            near = await join(ana, ben)
+            await ana.send("ben", b"x")  # then ben has told what he listens to
         for bus in (ana, ben):
             await bus.close()
 

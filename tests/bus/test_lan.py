@@ -4,16 +4,25 @@ others are.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import holdfast
+from holdfast.rules.bus.links.discovery import instance_of
+from holdfast.rules.keys import parse_card
 from support.bus_homes import trust_of
 from support.daemon import make_home
+from support.hostile_mdns import RECORDS_PER_PACKET
 from support.lan_daemon import MESH, LanDaemon
-from support.netns import Networks, need_networks
+from support.netns import Namespace, Networks, need_networks
 from support.tap_switch import TapSwitch
+from support.waiting import until
 
 NAMES = ("ana", "ben", "eva")
+EVE = "10.77.0.66"
+MEMORY_KB_MAX = 48 * 1024
+"""What all attacks together may cost a daemon. The cache of zeroconf has a bound of 10,000
+records, and names of strangers are counted, not kept."""
 MESSAGE = {"body": "are you there?", "wait_ms": 0}
 
 
@@ -84,6 +93,58 @@ def test_B6_R2_three_daemons_find_each_other_and_converge_after_a_cut_a_move_and
             assert all(one["problem"] == "" for one in exchanged["peers"]), exchanged
             assert all(one["trouble"] == "" for one in exchanged["streams"]), exchanged
             daemon.end()
+
+
+def test_B6_R4_daemons_stay_small_and_linked_while_somebody_lies_by_mdns(tmp_path: Path) -> None:
+    need_networks(taps=True)
+    homes, invite = _homes(tmp_path)
+    with Networks() as networks, TapSwitch() as switch:
+        here, there, eve = (networks.machine() for _ in range(3))
+        for machine, address in ((here, "10.77.0.1"), (there, "10.77.0.2"), (eve, EVE)):
+            switch.plug(machine, f"{address}/24")
+        starting = LanDaemon(here, homes["ana"]), LanDaemon(there, homes["ben"])
+        ana, ben = (daemon.up() for daemon in starting)
+        group = _Group(ana=ana, ben=ben)
+        ben.post("/v1/bus/join", {"invite": invite})
+        group.write("in peace")
+        group.converge()
+        ben.until_link("ana", up=True)
+        ana.until_link("ben", up=True)
+        # The link of the join ended, and the one of a member came.
+        lost, before = ana.lost + ben.lost, (ana.memory_kb(), ben.memory_kb())
+
+        victim = instance_of(parse_card(ben.card)[1])
+        for words in (
+            ("names", "3000"),
+            ("foreign", "300"),
+            ("garbage", "7", "40"),
+            ("redirect", victim, EVE, "6666"),
+            ("text", victim),
+            ("goodbye", victim),
+        ):
+            _attack(eve, *words)
+        until(lambda: switch.way(eve, here).carried > 3000 / RECORDS_PER_PACKET)
+        group.write("in war")
+        group.converge()
+        assert ana.lost + ben.lost == lost, "nobody lost a link by it"
+        for daemon, kb in zip((ana, ben), before, strict=True):
+            assert daemon.get("/v1/bus/status")["discovery"] == "on"
+            assert daemon.memory_kb() - kb < MEMORY_KB_MAX
+
+        # Its name leads to somebody else, or nowhere. Who knows where it was finds it again.
+        ben.kill()
+        _attack(eve, "redirect", victim, EVE, "6666")
+        group.daemons["ben"] = LanDaemon(there, homes["ben"]).up()
+        group.write("in the end")
+        group.converge()
+        for daemon in group.daemons.values():
+            daemon.end()
+
+
+def _attack(machine: Namespace, *words: str) -> None:
+    argv = [sys.executable, "-S", "-m", "support.hostile_mdns", EVE, *words]
+    with machine.popen(argv, cwd=Path(__file__).parents[1]) as process:
+        assert process.wait(60) == 0
 
 
 class _Group:

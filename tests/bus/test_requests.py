@@ -259,6 +259,43 @@ def test_B5_only_the_peer_that_was_asked_may_answer() -> None:
     run(story())
 
 
+def test_B5_another_peer_cannot_answer_a_request_of_an_earlier_life() -> None:
+    async def story() -> None:
+        store = MemoryMeshStore()
+        ana = await bound("ana", "ben", "cat", store=store)
+        ben, cat = await bound("ben", "ana"), await bound("cat", "ana")
+        caller = asyncio.create_task(ana.request("ben", "work", timeout_ms=3000))
+        while not await store.outbox_requests():
+            await asyncio.sleep(0)
+        await ana.close()
+        with pytest.raises(BusClosed):
+            await caller
+
+        async def work(request: ReceivedRequest) -> bytes:
+            return b"honest"
+
+        ben.serve("work", work)
+        ana = await bound("ana", "ben", "cat", store=store)
+        await join(ana, ben)
+        await join(ana, cat)
+        (request,) = ana.outstanding()
+        forged = BusMessage(
+            id=SystemClock().new_id(),
+            kind=MessageKind.REPLY,
+            correlation=request.id,
+            body=b"forged",
+        )
+        assert (await cat.send("ana", "see that the link works")).state == "delivered"
+        cat.router.lane_of("ana").put_passing(Outgoing(forged, None))
+        while not ana.status().counts.get("late_replies"):
+            await asyncio.sleep(0)
+        assert (await ana.reissue(request.id)).body == b"honest"
+        for bus in (ana, ben, cat):
+            await bus.close()
+
+    run(story())
+
+
 class _SlowToReserve(MemoryMeshStore):
     """Its disk takes a while to hand out numbers."""
 
@@ -339,6 +376,44 @@ def test_B5_a_request_whose_time_ran_out_in_the_queue_is_not_begun() -> None:
         assert (await first).text == "done"
         for bus in (ana, ben):
             await bus.close()
+
+    run(story())
+
+
+def test_B5_a_handler_ends_when_the_time_of_an_asker_that_is_gone_is_over() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        @ben.serve("dig")
+        async def dig(request: ReceivedRequest) -> bytes:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return b""
+
+        @ben.serve("late")
+        async def late(request: ReceivedRequest) -> bytes:
+            raise TimeoutError
+
+        await join(ana, ben)
+        with pytest.raises(RequestRefused, match="handler_failed"):
+            await ana.request("ben", "late")
+        asking = asyncio.create_task(ana.request("ben", "dig", timeout_ms=500))
+        await begun.wait()
+        await ana.close()  # without a word about the request: it may be asked again
+        with pytest.raises(BusClosed):
+            await asking
+        assert not ended.is_set()
+        await ended.wait()
+        while ben.status().handling:
+            await asyncio.sleep(0)
+        counts = ben.status().counts
+        assert counts["handlers_too_late"] == 1
+        assert (counts.get("handlers_cancelled", 0), counts["handlers_failed"]) == (0, 1)
+        await ben.close()
 
     run(story())
 

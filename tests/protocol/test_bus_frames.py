@@ -20,6 +20,7 @@ from holdfast.protocol.bus_frames import (
     PingFrame,
     ProofFrame,
     RelayFrame,
+    SettledFrame,
     Stream,
     Told,
     WelcomeFrame,
@@ -43,6 +44,7 @@ SAID: dict[FrameKind, Told] = {
     FrameKind.GOODBYE: GoodbyeFrame("closing", "see you"),
     FrameKind.INTEREST: InterestFrame(["builds.*"], ["builds.*"], ["resize"], ["x"], ["y.>"]),
     FrameKind.RELAY: RelayFrame(1, [bytes(8)], b"parcel"),
+    FrameKind.SETTLED: SettledFrame([bytes(16)]),
 }
 KINDS = sorted(SAID)
 

@@ -42,13 +42,15 @@ class LanDaemon:
         """Key and origin of each entry of the log so far."""
         self._links: dict[str, bool] = {}
         """Who was linked or lost, by the last event."""
+        self.lost: list[str] = []
+        """Whose links went down, as far as was heard."""
 
     def up(self) -> Self:
         """Waits until it serves."""
         assert self.process.stdout is not None
         ready = json.loads(self.process.stdout.readline() or "{}")
         assert ready.get("event") == "ready", self._log.read_text()
-        self.pid = int(ready["pid"])
+        self.pid, self.card = int(ready["pid"]), str(ready["card"])
         self._unix = next(one for one in ready["listening"] if one.startswith("unix:"))
         self._connection, self._events = self._stream("/v1/events?from=1")
         return self
@@ -143,6 +145,8 @@ class LanDaemon:
             self._entities[document["entity"], document["origin"]] = None
         elif kind == "peer":
             self._links[document["name"]] = document["state"] == "up"
+            if document["state"] != "up":
+                self.lost.append(document["name"])
         assert monotonic() < deadline, f"it did not come: {awaited}"
 
 

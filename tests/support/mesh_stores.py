@@ -23,7 +23,7 @@ from holdfast.rules.bus.replay import is_above
 from holdfast.rules.bus.sealing import SealSecret
 from holdfast.rules.envelope import Priority
 from holdfast.rules.errors import BadSequence
-from holdfast.rules.limits import BUS_INBOX_MAX, BUS_NONCES_KEPT
+from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_MAX, BUS_NONCES_KEPT
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
 
 ANA: Final = b"a" * 32
@@ -49,14 +49,17 @@ class StoreMaker(Protocol):
         *,
         nonces_kept: int = ...,
         inbox_max: int = ...,
+        settled_kept: int = ...,
     ) -> Awaitable[MeshStore]: ...
 
 
 class EightCallsStore(BaseMeshStore):
     """As little as a store can be."""
 
-    def __init__(self, clock: SetClock, nonces_kept: int, inbox_max: int) -> None:
-        super().__init__(now_ms=clock.now_ms, inbox_max=inbox_max)
+    def __init__(
+        self, clock: SetClock, nonces_kept: int, inbox_max: int, settled_kept: int
+    ) -> None:
+        super().__init__(now_ms=clock.now_ms, inbox_max=inbox_max, settled_kept=settled_kept)
         self._clock, self._most = clock, nonces_kept
         self._nonces: list[bytes] = []
         self._last: dict[PeerKey, int] = {}
@@ -104,8 +107,11 @@ async def _memory(
     *,
     nonces_kept: int = BUS_NONCES_KEPT,
     inbox_max: int = BUS_INBOX_MAX,
+    settled_kept: int = BUS_IDS_KEPT,
 ) -> MeshStore:
-    return MemoryMeshStore(now_ms=clock.now_ms, nonces_kept=nonces_kept, inbox_max=inbox_max)
+    return MemoryMeshStore(
+        now_ms=clock.now_ms, nonces_kept=nonces_kept, inbox_max=inbox_max, settled_kept=settled_kept
+    )
 
 
 async def _eight(
@@ -114,8 +120,9 @@ async def _eight(
     *,
     nonces_kept: int = BUS_NONCES_KEPT,
     inbox_max: int = BUS_INBOX_MAX,
+    settled_kept: int = BUS_IDS_KEPT,
 ) -> MeshStore:
-    return EightCallsStore(clock, nonces_kept, inbox_max)
+    return EightCallsStore(clock, nonces_kept, inbox_max, settled_kept)
 
 
 async def _sqlite(
@@ -124,9 +131,14 @@ async def _sqlite(
     *,
     nonces_kept: int = BUS_NONCES_KEPT,
     inbox_max: int = BUS_INBOX_MAX,
+    settled_kept: int = BUS_IDS_KEPT,
 ) -> SqliteMeshStore:
     return await SqliteMeshStore.open(
-        folder / "bus.db", now_ms=clock.now_ms, nonces_kept=nonces_kept, inbox_max=inbox_max
+        folder / "bus.db",
+        now_ms=clock.now_ms,
+        nonces_kept=nonces_kept,
+        inbox_max=inbox_max,
+        settled_kept=settled_kept,
     )
 
 
@@ -136,6 +148,7 @@ async def _sealed(
     *,
     nonces_kept: int = BUS_NONCES_KEPT,
     inbox_max: int = BUS_INBOX_MAX,
+    settled_kept: int = BUS_IDS_KEPT,
 ) -> SqliteMeshStore:
     return await SqliteMeshStore.open(
         folder / "bus.db",
@@ -143,6 +156,7 @@ async def _sealed(
         now_ms=clock.now_ms,
         nonces_kept=nonces_kept,
         inbox_max=inbox_max,
+        settled_kept=settled_kept,
     )
 
 

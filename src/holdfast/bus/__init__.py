@@ -7,6 +7,7 @@
 
     router        takes what links tell to the part that it concerns
     lane          what goes to one peer: read from the outbox, numbered, signed, acknowledged
+    settling      what tells a peer which messages may come again
     numbers       the numbers of what is sent
     parcel_intake what comes over one link: checked, stored, acknowledged, handed out
     topic_relay   messages of topics that peers pass on for each other

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import Acceptance, InboxShare, comes_again, judge_arrivals
+from holdfast.rules.bus.acceptance import Acceptance, InboxShare, judge_arrivals
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
@@ -101,12 +101,13 @@ class BaseMeshStore(EightCalls):
         now_ms: Callable[[], int] | None = None,
         random: Callable[[int], bytes] = os.urandom,
         ids_kept: int = BUS_IDS_KEPT,
+        settled_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
         inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
         self._incarnation = random(INCARNATION_BYTES)
-        self._ids = KnownIds(ids_kept)
+        self._ids, self._settled_kept = KnownIds(ids_kept), settled_kept
         self._inbox = InboxInMemory(inbox_max, inbox_bytes_max)
         self._ahead = 0
         """By how much the numbers that are given are above those of `next_out_seq`."""
@@ -143,10 +144,13 @@ class BaseMeshStore(EightCalls):
             self._inbox.give_back(peer, kept)
             raise
         for arrival in judged.new:
-            if comes_again(arrival.message):
+            if arrival.keep:
                 self._ids.add(sender, arrival.message.id)
         rows = self._inbox.add(peer, kept, self._now_ms())
         return AcceptedArrivals(judged.verdicts, rows, self._inbox.has_room(peer))
+
+    async def settle_ids(self, name: str, waiting: Collection[bytes]) -> None:
+        self._ids.settle(name, set(waiting), self._settled_kept)
 
     async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:

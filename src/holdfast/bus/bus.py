@@ -264,7 +264,8 @@ class Bus:
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
-        kept = [one for one in durable if await self._known(one) is not None]
+        peers_of = {name: await self._known(name) for name in durable}
+        kept = [name for name, peer in peers_of.items() if peer is not None]
         now = self._context.clock.now_ms()
         lasting = msgspec.structs.replace(message, durable=True)
         for name in kept:
@@ -272,7 +273,7 @@ class Bus:
             row = await guarded(self._context.store.enqueue_outbox(item))
             self.router.lane_of(name).put(row, item)
         if self.router.relay.is_carried(topic):
-            written = await self._carry(message, kept)
+            written = await self._carry(message, [one for one in peers_of.values() if one])
         else:
             written = [self._write(name, message, expires_at) for name in topics.listening(topic)]
         if written:
@@ -292,10 +293,9 @@ class Bus:
         lane.put_passing(outgoing)
         return _Written(written, partial(lane.take_back, outgoing))
 
-    async def _carry(self, message: BusMessage, kept: Sequence[str]) -> list[_Written]:
+    async def _carry(self, message: BusMessage, kept: Sequence[Peer]) -> list[_Written]:
         """Hands a message to those who listen and those who pass it on, all the same bytes."""
-        found = [await guarded(self._context.peers.find(name)) for name in kept]
-        otherwise = [key for peer in found if peer is not None for key in peer.keys]
+        otherwise = [key for peer in kept for key in peer.keys]
         relay = self.router.relay
         handed = await relay.publish(message, otherwise)
         return [

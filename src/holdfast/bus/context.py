@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from nacl.signing import SigningKey
 
+from holdfast.bus.deadlines import Deadlines
 from holdfast.bus.guard import guarded
 from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
@@ -41,6 +42,8 @@ class BusContext:
         self.jitter: Callable[[], float] = options.jitter
         self.run_in_thread: RunInThread = options.run_in_thread
         self.batch = options.batch
+        self.deadlines = Deadlines(self.loop)
+        """Of requests, those that are asked and those that are answered."""
         self.incarnation = b""
         self.is_closed = False
         self.counts: Counter[str] = Counter()
@@ -104,6 +107,7 @@ class BusContext:
 
     async def end_tasks(self) -> None:
         """Cancels what still runs and waits for it."""
+        self.deadlines.close()
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             for task in tasks:
                 task.cancel()

@@ -13,18 +13,19 @@ not durable, and cancels. They end with the link.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
 
-from holdfast.bus.context import BusContext
+from holdfast.bus.context import BusContext, log
 from holdfast.bus.guard import guarded
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.ports import Link
-from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream
+from holdfast.bus.settling import Settling
+from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream, told
 from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
 from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
@@ -39,8 +40,6 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.transport.remote_errors import clean
-
-log = logging.getLogger("holdfast.bus")
 
 STREAMS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _STREAM_OF: Final = {"now": Stream.NOW, "next": Stream.NEXT, "low": Stream.LOW}
@@ -140,6 +139,9 @@ class Lane:
         self._draining = False
         self._later: asyncio.TimerHandle | None = None
         self._looked_ahead_ms = context.clock_ahead_ms()
+        self._settling = Settling(context)
+        self._returning = 0
+        """Rows that are being put back."""
         self._recipient: tuple[Link, Recipient] | None = None
         """Whom what goes over a link is signed for."""
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
@@ -243,6 +245,7 @@ class Lane:
         """There is a link, and our numbers are above what the peer has seen."""
         self._let_go()
         self.link, self.last_number, self._more = link, 0, True
+        self._settling.begin()
         self._drain_soon()
 
     def end(self, link: Link) -> None:
@@ -300,9 +303,13 @@ class Lane:
             skip = [*self._held, *self._dormant]
             rows = await guarded(self._context.store.outbox_of(self.name, limit, skip))
             later = await guarded(self._context.store.next_outbox(self.name))
-        except BusError:
+        except BusError as error:
             self._more = True
-            raise
+            if link is not None:
+                # Nothing can go. On the next link it is read again; until then all of it waits.
+                log.error("what waits for %s cannot be read: %s", self.name, error.message)
+                link.close(error.code, "the store of this peer has failed")
+            return
         finally:
             self._loading = False
         if self.link is not link or link is None:
@@ -323,6 +330,7 @@ class Lane:
                     self._asked.found_reply(self.name, item.message)
                 self._hold(id, item)
             self._look_again_at(later)
+            self._tell_settled()
         self._drain_soon()
 
     def _look_again_at(self, at_ms: int | None) -> None:
@@ -459,7 +467,7 @@ class Lane:
         self._context.counts["expired"] += 1
         outgoing.told(written=False)
         if outgoing.id is not None:
-            self._done_with(outgoing.id)
+            self._done_with(outgoing.id, outgoing.message)
         self._answer(outgoing.message.id, PeerUnreachable(f"{self.name} did not come in time"))
         return True
 
@@ -489,13 +497,26 @@ class Lane:
         if outgoing.id is not None and not outgoing.dropped:
             if outgoing.message.kind is MessageKind.REQUEST:
                 return  # it stays in the outbox until there is a reply
-            self._done_with(outgoing.id)
+            self._done_with(outgoing.id, outgoing.message)
         if self._receipts:
             self._answer(outgoing.message.id, "delivered")
 
-    def _done_with(self, id: OutboxId) -> None:
+    def _done_with(self, id: OutboxId, message: BusMessage) -> None:
         self._held.pop(id, None)
         self._context.remove_outbox(id)
+        self._settling.ended(id, message)
+        if self._settling.is_due:
+            self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        """Tells the peer which messages may come again, if all that wait are known here."""
+        unknown = self._more or self._loading or self._later is not None or self._returning
+        if unknown or self.link is None or not self._settling.is_due:
+            return
+        word = self._settling.word(one.message for one in self._held.values())
+        if word is not None:
+            with suppress(PeerUnreachable):  # the next link begins with it
+                self.link.send(FrameKind.SETTLED, Stream.CONTROL, told(FrameKind.SETTLED, word))
 
     def _was_refused(self, link: Link, outgoing: Outgoing, code: str, reason: str) -> None:
         context, id = self._context, outgoing.id
@@ -507,6 +528,7 @@ class Lane:
         again = next_try(code, outgoing.attempts, now_ms, jitter, is_request=asked)
         self._held.pop(id, None)
         if again is not None:
+            self._returning += 1
             context.spawn(self._put_back(id, again), "put-back")
             if code in RESIGN:
                 # A new link brings a new welcome: the peer's life and what it has seen of ours.
@@ -523,8 +545,11 @@ class Lane:
         self._answer(outgoing.message.id, error)
 
     async def _put_back(self, id: OutboxId, not_before: int) -> None:
-        await guarded(self._context.store.put_back(id, not_before))
-        self._more = True
+        try:
+            await guarded(self._context.store.put_back(id, not_before))
+        finally:
+            self._returning -= 1
+            self._more = True
         self._drain_soon()
 
     async def _give_up(self, id: OutboxId, code: str, reason: str) -> None:

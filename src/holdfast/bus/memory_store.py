@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast.bus.base_store import BaseMeshStore, Kept
-from holdfast.rules.bus.acceptance import comes_again, judge_arrivals
+from holdfast.rules.bus.acceptance import judge_arrivals
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -52,6 +52,7 @@ class MemoryMeshStore(BaseMeshStore):
         nonces_kept: int = BUS_NONCES_KEPT,
         outbox_max: int = BUS_OUTBOX_MAX,
         ids_kept: int = BUS_IDS_KEPT,
+        settled_kept: int = BUS_IDS_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
         inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
@@ -59,6 +60,7 @@ class MemoryMeshStore(BaseMeshStore):
             now_ms=now_ms,
             random=random,
             ids_kept=ids_kept,
+            settled_kept=settled_kept,
             inbox_max=inbox_max,
             inbox_bytes_max=inbox_bytes_max,
         )
@@ -83,10 +85,9 @@ class MemoryMeshStore(BaseMeshStore):
         self._remember((nonce,))
 
     def _remember(self, nonces: Sequence[bytes]) -> None:
-        for nonce in nonces:
-            if nonce not in self._nonces:
-                self._nonces.add(nonce)
-                self._ring.append(nonce)
+        new = [nonce for nonce in nonces if nonce not in self._nonces]
+        self._nonces.update(new)
+        self._ring.extend(new)
         while len(self._ring) > self._nonces_kept:
             self._nonces.discard(self._ring.popleft())
 
@@ -120,7 +121,7 @@ class MemoryMeshStore(BaseMeshStore):
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
         for arrival in judged.new:
-            if comes_again(arrival.message):
+            if arrival.keep:
                 self._ids.add(sender, arrival.message.id)
         rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
         return AcceptedArrivals(judged.verdicts, rows, self._inbox.has_room(peer))

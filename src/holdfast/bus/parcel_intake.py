@@ -112,12 +112,19 @@ class ParcelIntake:
         self._is_over = False
         self._upto = 0
         self._later: asyncio.TimerHandle | None = None
+        self._settled: list[bytes] | None = None
+        """What the peer has said that may come again, until the store knows it."""
         self._withheld: list[Credit] = []
         """Credit that the peer gets back when there is room in the inbox for more of it."""
 
     def add(self, stream: Stream, body: bytes) -> None:
         """A parcel came; others may have come with it."""
         self._waiting.append((stream, body))
+
+    def settled(self, waiting: list[bytes]) -> None:
+        """The peer sends nothing again but these. What it has sent since then is stored later."""
+        self._settled = waiting
+        self.go()
 
     def begin(self) -> None:
         """We can answer over this link. What came before waits; its credit bounds it."""
@@ -126,7 +133,8 @@ class ParcelIntake:
 
     def go(self) -> None:
         """Takes what came: at once, as far as nothing has to be waited for."""
-        if self._waiting and self._has_begun and not self._is_running:
+        has_come = self._waiting or self._settled is not None
+        if has_come and self._has_begun and not self._is_running:
             self._is_running = True
             self._context.spawn_at_once(self._run(), "intake")
 
@@ -147,9 +155,13 @@ class ParcelIntake:
             self._is_running = False
 
     async def _take_all(self) -> None:
-        while self._waiting and not self._is_over:
+        while (self._waiting or self._settled is not None) and not self._is_over:
             try:
-                await self._take(self._next_group())
+                if self._settled is not None:
+                    settled, self._settled = self._settled, None
+                    await guarded(self._context.store.settle_ids(self.link.name, settled))
+                if self._waiting:
+                    await self._take(self._next_group())
             except PeerUnreachable:
                 return  # the link ended meanwhile
             except BusStoreFailed as error:

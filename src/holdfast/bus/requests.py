@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from holdfast.bus.context import BusContext
+from holdfast.bus.deadlines import Deadline
 from holdfast.bus.guard import guarded
 from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.received import BusReply, OutstandingRequest
@@ -45,7 +47,7 @@ class _Asking:
 
     __slots__ = ("answered", "anywhere", "attempt", "deadline", "others", "peers", "rows")
 
-    deadline: asyncio.TimerHandle
+    deadline: Deadline
 
     def __init__(self, attempt: asyncio.Future[BusReply], anywhere: bool) -> None:
         self.attempt, self.anywhere = attempt, anywhere
@@ -170,7 +172,7 @@ class Requests:
             raise OverLimit(f"{BUS_REQUESTS_MAX} requests wait for replies already")
         asking = _Asking(self._context.loop.create_future(), anywhere)
         self._asking[id] = asking
-        asking.deadline = self._context.loop.call_at(deadline, self._too_late, asking)
+        asking.deadline = self._context.deadlines.add(deadline, partial(self._too_late, asking))
         return asking
 
     def _too_late(self, asking: _Asking) -> None:
@@ -297,7 +299,8 @@ class Requests:
 
     def keep_reply(self, sender: str, row: InboxMessage) -> None:
         """A reply stands in the inbox."""
-        if row.message.correlation in self._earlier:
+        earlier = self._earlier.get(row.message.correlation)
+        if earlier is not None and earlier[1].peer == sender:
             self._replies[row.message.correlation] = (sender, row)
         else:
             self.heard(sender, row.message)

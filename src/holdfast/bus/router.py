@@ -31,6 +31,7 @@ from holdfast.protocol.bus_frames import (
     AckFrame,
     FrameKind,
     InterestFrame,
+    SettledFrame,
     Stream,
     WelcomeFrame,
     read_told,
@@ -224,6 +225,10 @@ class BusRouter:
                 link.taken(stream, len(body))  # nobody here shares meshes
         elif kind is FrameKind.RELAY:
             self.relay.came(link, body)
+        elif kind is FrameKind.SETTLED:
+            settled = read_told(kind, body)
+            assert isinstance(settled, SettledFrame)
+            intake.settled(settled.waiting)
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)

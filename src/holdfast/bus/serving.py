@@ -11,12 +11,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
+from holdfast.bus.deadlines import Deadlines
 from holdfast.bus.guard import guarded
 from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.ports import Link
@@ -41,6 +42,7 @@ from holdfast.rules.limits import (
     BUS_TTL_MS,
 )
 
+T = TypeVar("T")
 Handler = Callable[[ReceivedRequest], Awaitable[bytes | str]]
 FAILED: Final = "handler_failed"
 """The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
@@ -51,6 +53,38 @@ _BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
 def told_code(error: HoldfastError) -> str:
     """The code that the asker gets for what a handler raises."""
     return error.told if isinstance(error, HandlerRefused) else error.code
+
+
+class _TooLate(Exception):
+    """The asker's time is over."""
+
+
+async def _in_time(answer: Awaitable[T], deadlines: Deadlines, at: float) -> T:
+    """Waits until a time of the loop; then the handler is cancelled. As `asyncio.timeout` does it,
+    with the one timer that all requests share.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "a handler runs in a task of its own"
+    before, late = task.cancelling(), False
+
+    def come() -> None:
+        nonlocal late
+        late = True
+        task.cancel()
+
+    deadline = deadlines.add(at, come)
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if late:
+            late = False
+            if task.uncancel() <= before:
+                raise _TooLate from None
+        raise
+    finally:
+        deadline.cancel()
+        if late:
+            task.uncancel()
 
 
 class _Waiting(NamedTuple):
@@ -227,19 +261,19 @@ class RequestServing:
     ) -> None:
         context = self._context
         started = context.loop.time()
-        seconds = None if message.ttl_ms is None else message.ttl_ms / 1000
         code, body = "", b""
         try:
-            async with asyncio.timeout(seconds) as limit:
+            if message.ttl_ms is None:
                 answer = await service.handler(received)
+            else:
+                late = started + message.ttl_ms / 1000
+                answer = await _in_time(service.handler(received), context.deadlines, late)
             body = answer.encode() if isinstance(answer, str) else bytes(answer)
             if len(body) > _BODY_MAX:
                 raise OverLimit(f"the reply has {len(body)} bytes; the most is {_BODY_MAX}")
-        except TimeoutError as error:
-            if limit.expired():
-                context.counts["handlers_too_late"] += 1
-                return
-            code = self._failed(message.topic, error)
+        except _TooLate:
+            context.counts["handlers_too_late"] += 1
+            return
         except HoldfastError as error:
             code, body = told_code(error), error.message.encode()
         except Exception as error:

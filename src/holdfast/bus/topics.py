@@ -23,6 +23,7 @@ from holdfast.bus.subscription import BusSubscription
 from holdfast.protocol.bus_frames import InterestFrame
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.signed_envelope import check_bus_name
 from holdfast.rules.bus.topic_pattern import check_pattern, takes
 from holdfast.rules.errors import BadAnswer, BadInput, BusClosed, BusError, OverLimit
 from holdfast.rules.limits import BUS_FINISHED_KEPT, BUS_INTERESTS_MAX
@@ -136,8 +137,14 @@ class Topics:
 
     async def heard(self, link: Link, interest: InterestFrame) -> None:
         """A peer told what it listens to. Raises BadAnswer if that cannot be."""
-        told = (interest.topics, interest.services, interest.relays, interest.takes)
-        if any(len(one) > BUS_INTERESTS_MAX for one in told):
+        told = (
+            interest.topics,
+            interest.durable,
+            interest.services,
+            interest.relays,
+            interest.takes,
+        )
+        if max(map(len, told)) > BUS_INTERESTS_MAX:
             raise BadAnswer(f"{link.name} listens to more than {BUS_INTERESTS_MAX} topics")
         try:
             for pattern in (
@@ -147,6 +154,8 @@ class Topics:
                 *interest.takes,
             ):
                 check_pattern(pattern)
+            for service in interest.services:
+                check_bus_name(service, "service")
         except BadInput as error:
             raise BadAnswer(f"{link.name} listens to something else: {error.message}") from None
         before = self._interests.get(link.name)

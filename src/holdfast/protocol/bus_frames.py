@@ -32,6 +32,7 @@ from holdfast.rules.limits import (
     BUS_PARCEL_BYTES_MAX,
     BUS_RELAY_GIVEN_MAX,
     BUS_RELAY_HOPS_MAX,
+    BUS_SETTLED_IDS_MAX,
     BUS_SUCCESSIONS_MAX,
     KIB,
     LAMPORT_MAX,
@@ -67,6 +68,7 @@ class FrameKind(IntEnum):
     INTEREST = 10
     MESH = 11
     RELAY = 12
+    SETTLED = 13
 
 
 class Stream(IntEnum):
@@ -158,6 +160,15 @@ class InterestFrame(msgspec.Struct, array_like=True, frozen=True):
     """Topics of which it takes from the other side what third peers have published."""
 
 
+class SettledFrame(msgspec.Struct, array_like=True, frozen=True):
+    """Of all messages that this side has sent until now, none comes again but these."""
+
+    waiting: Annotated[
+        list[Annotated[bytes, Meta(min_length=16, max_length=16)]],
+        Meta(max_length=BUS_SETTLED_IDS_MAX),
+    ] = []
+
+
 class RelayFrame(msgspec.Struct, array_like=True, frozen=True):
     """A message of a topic as its origin signed it, from the origin or from one who passes it
     on.
@@ -184,6 +195,7 @@ Told = (
     | GoodbyeFrame
     | InterestFrame
     | RelayFrame
+    | SettledFrame
 )
 
 _TYPES: Final[dict[FrameKind, type[Told]]] = {
@@ -197,6 +209,7 @@ _TYPES: Final[dict[FrameKind, type[Told]]] = {
     FrameKind.GOODBYE: GoodbyeFrame,
     FrameKind.INTEREST: InterestFrame,
     FrameKind.RELAY: RelayFrame,
+    FrameKind.SETTLED: SettledFrame,
 }
 _decoders: Final = {kind: msgspec.msgpack.Decoder(type) for kind, type in _TYPES.items()}
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -144,7 +144,7 @@ class SnapshotAsked(msgspec.Struct, array_like=True, frozen=True, tag=12):
     """What the last part said; empty: from the beginning."""
 
 
-class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=13):
+class MeshSnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=13):
     """Changes of a mesh that are in no page of a stream any more."""
 
     mesh: str
@@ -173,7 +173,7 @@ MeshWord = (
     | ObjectAsked
     | ObjectPiece
     | SnapshotAsked
-    | SnapshotPart
+    | MeshSnapshotPart
     | SnapshotRefused
 )
 

@@ -812,7 +812,14 @@ wait. One sender may have as many as it leaves free, so it never fills more than
 BUS_INBOX_BYTES_MAX: Final = 512 * MIB
 """Bytes of the bodies of these messages, shared in the same way."""
 BUS_IDS_KEPT: Final = 65_536
-"""Ids of messages that a store in memory remembers; the oldest goes first."""
+"""Ids of messages that a store in memory remembers, the oldest goes first; and those that stay
+known of one sender after it said that it will not send them again."""
+BUS_IDS_MAX: Final = 1_000_000
+"""Ids that a durable store remembers of a sender that never says what it will not send again."""
+BUS_SETTLE_EVERY: Final = 16_384
+"""After so many delivered messages a sender says which ones may still come again."""
+BUS_SETTLED_IDS_MAX: Final = 1024
+"""The most ids in such a word; while more wait, nothing is said."""
 BUS_ID_MARGIN_MS: Final = HOUR_MS
 """How much longer the id of a message stays known than its sender may send it again."""
 BUS_TTL_MS: Final = 7 * DAY_MS
@@ -880,6 +887,8 @@ BUS_COMPARE_BLOCKS: Final = 64
 BUS_SNAPSHOT_MS: Final = 5 * SECOND_MS
 """How long a node that lacks what a peer has truncated waits for somebody who still has it, before
 it takes a snapshot."""
+BUS_SNAPSHOT_PATIENCE_MS: Final = 30 * SECOND_MS
+"""A peer that owes a part of a snapshot for longer is given up, and another one is asked."""
 BUS_SNAPSHOT_PIECES: Final = 50
 """Pieces of an export that are looked through for one answer about a snapshot."""
 BUS_SNAPSHOT_PLACE_BYTES: Final = 4 * KIB

@@ -172,10 +172,14 @@ async def test_B4_a_peer_that_changed_its_key_is_known_by_its_name(store: MeshSt
     assert await store.last_seq(BEN) == 1
 
 
-async def test_B4_what_nobody_wants_to_keep_is_known_but_not_in_the_inbox(store: MeshStore) -> None:
+async def test_B4_what_nobody_wants_to_keep_is_neither_in_the_inbox_nor_known_by_its_id(
+    store: MeshStore,
+) -> None:
+    """Who handles a request or a reply recognises it when it comes again."""
     assert await store.accept(ANA, [signed_arrival(1, keep=False)]) == [NEW]
     assert await numbers(store) == []
-    assert await store.accept(ANA, [signed_arrival(2, message=1, keep=False)]) == [DUPLICATE]
+    assert await store.accept(ANA, [signed_arrival(2, message=1, keep=False)]) == [NEW]
+    assert await store.accept(ANA, [signed_arrival(1, keep=False)]) == [REPLAY]
 
 
 async def test_B4_an_id_that_cannot_come_again_is_not_kept(store: MeshStore) -> None:
@@ -225,6 +229,21 @@ async def test_B4_a_peer_that_floods_leaves_room_in_the_inbox_for_others(
     for row in await store.pending_inbox(0, 2):
         await store.finish_inbox([row.number])
     assert await store.accept(ANA, [signed_arrival(10)]) == [NEW]
+    await store.close()
+
+
+async def test_B4_ids_are_forgotten_when_the_sender_says_that_they_do_not_come_again(
+    make_store: StoreMaker, tmp_path: Path, clock: SetClock
+) -> None:
+    store = await make_store(tmp_path, clock, settled_kept=2)
+    await store.accept(ANA, [signed_arrival(n) for n in range(1, 8)], name="ana")
+    await store.accept(BEN, [signed_arrival(n, n, n + 60) for n in range(1, 4)], name="ben")
+    await store.settle_ids("ana", [signed_arrival(3).message.id])
+    again = [signed_arrival(n + 20, n, n + 20) for n in range(1, 8)]
+    verdicts = await store.accept(ANA, again, name="ana")
+    assert verdicts == [NEW, NEW, DUPLICATE, NEW, NEW, DUPLICATE, DUPLICATE], "3, and the newest"
+    again = [signed_arrival(n + 20, n, n + 40) for n in range(1, 4)]
+    assert await store.accept(BEN, again, name="ben") == [DUPLICATE] * 3
     await store.close()
 
 

@@ -355,3 +355,28 @@ def test_B6_what_fails_between_members_is_logged_and_ends_nothing(
 
     told(tmp_path, story, "ana")
     assert "members of meshes: the disk failed" in caplog.text
+
+
+def test_B6_a_right_that_cannot_be_renewed_holds_up_no_other_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(nodes: list[BusNode]) -> None:
+        ana, bob = nodes
+        await bob.join(ana.invite())
+        await bob.bus.close()
+        ana.sharing.grant("team", "bob", ["read", "write", "relay"])
+        # As by a clock that is far off: the old one ends soon, and the new one is not good.
+        monkeypatch.setattr("holdfast.node.bus.members.is_renewal_due", lambda *given: True)
+        asked: list[bytes] = []
+
+        def renewed(held: object, member: bytes) -> bytes:
+            asked.append(member)
+            return b"\xc1"
+
+        monkeypatch.setattr(ana.members._owner, "renewed", renewed)
+        await bob.bind()
+        await bob.dial(ana)
+        await bob.until(lambda: "relay" in bob.sharing.members("team")[1].grants)
+        assert asked == [bob.key]
+
+    told(tmp_path, story, "ana", "bob")

@@ -52,6 +52,31 @@ def test_B1_a_batch_is_judged_as_its_messages_one_by_one(
     assert len(judged.new) == verdicts.count(ArrivalVerdict.NEW)
 
 
+@given(
+    st.integers(0, 2),
+    st.integers(1, 2),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=3)
+    | st.integers(1, BUS_WINDOW + 9).map(lambda count: [(n, n) for n in range(1, count)]),
+)
+def test_B1_a_batch_in_a_row_is_judged_as_its_messages_one_by_one(
+    last: int, above: int, each: list[tuple[int, int]]
+) -> None:
+    """As batches come over one link: most often all are new."""
+    before = Window.strict(last)
+    arrivals = [
+        signed_arrival(number, message, nonce)
+        for number, (message, nonce) in enumerate(each, last + above)
+    ]
+    judged = judge_arrivals(before, arrivals, {nonce_of(0)}, {id_of(0)}, window=False)
+    assert (judged.verdicts, judged.window) == one_by_one(before, arrivals, window=False)
+    new = [
+        arrival
+        for arrival, verdict in zip(arrivals, judged.verdicts, strict=True)
+        if verdict is ArrivalVerdict.NEW
+    ]
+    assert judged.new == new
+
+
 def test_B4_an_id_is_known_for_as_long_as_its_sender_may_send_it_again() -> None:
     assert known_until(bus_message(1, ttl_ms=5000), 100) == 5100 + BUS_ID_MARGIN_MS
     assert known_until(bus_message(1), 100) == 100 + BUS_TTL_MS_MAX + BUS_ID_MARGIN_MS

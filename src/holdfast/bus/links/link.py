@@ -65,6 +65,7 @@ _HANDED_ON: Final = (
     *((FrameKind.RELAY, stream) for stream in _RELAYED),
     (FrameKind.ACK, Stream.CONTROL),
     (FrameKind.INTEREST, Stream.CONTROL),
+    (FrameKind.SETTLED, Stream.CONTROL),
 )
 """The frames that are not the link's own business, with the streams that they may come on."""
 _OWN: Final = (FrameKind.CREDIT, FrameKind.PING, FrameKind.PONG, FrameKind.GOODBYE)

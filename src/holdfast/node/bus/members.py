@@ -400,7 +400,7 @@ class MeshMembers:
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
                 if given.capability:
-                    await self._renew(held.row.mesh, given.capability)
+                    await self._renew_if_good(held.row.mesh, given.capability)
                 await self._hear_places(held.row.mesh, given.places, link.peer)
             except NotAMember:
                 if self.peers.owns(link.peer, held):
@@ -420,6 +420,13 @@ class MeshMembers:
         listed = held.members.of_key(self.peers.our_key())
         capability = read_capability(held.row.capability)
         return is_renewal_due(capability, self._engine.ctx.now_ms(), held.row.owner, listed)
+
+    async def _renew_if_good(self, mesh: str, raw: bytes) -> None:
+        """By a clock that is far off nothing new is good; what else is new counts all the same."""
+        try:
+            await self._renew(mesh, raw)
+        except CapabilityRefused as error:
+            log.warning("the right in %s is not renewed: %s", mesh, error.message)
 
     async def _renew(self, mesh: str, raw: bytes) -> None:
         fresh = check_capability(raw, self.peers.our_key(), self._engine.ctx.now_ms())

@@ -54,7 +54,10 @@ def check_streams(reader: Reader, peer: str, *, full: bool = False) -> Iterator[
     for row in streams:
         if row.trouble:
             what = f"what {row.origin} wrote to {row.mesh}: {row.trouble}"
-            yield warn("streams", what, "find the two homes, and make a new one for one of them")
+            fix = "find the two homes, and make a new one for one of them"
+            if row.origin == peer:
+                fix = f"if an older copy of this home was put back: holdfast doctor --repair; {fix}"
+            yield warn("streams", what, fix)
     if meshes:
         how = "agree with the log" if full else "look right"
         yield ok("streams", f"{len(streams)} streams of {len(meshes)} meshes on the bus {how}")

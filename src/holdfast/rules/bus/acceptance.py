@@ -12,8 +12,9 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.rules.bus.mesh_store import ArrivalVerdict, PeerKey, SignedArrival
-from holdfast.rules.bus.message import BusMessage, MessageKind
+from holdfast.rules.bus.message import BusMessage
 from holdfast.rules.bus.replay import Window, is_above
+from holdfast.rules.bus.signed_envelope import SEQUENCE_MAX
 from holdfast.rules.errors import BusInboxFull
 from holdfast.rules.limits import (
     BUS_ID_MARGIN_MS,
@@ -52,6 +53,48 @@ def judge_arrivals(
     """Judges messages of one sender in the order in which they came. `nonces` and `ids` are the
     ones that the store knows; a message also knows those before it in this batch.
     """
+    many = len(arrivals) > 1 and not window
+    if many and _all_new(before.highest, arrivals, nonces, ids):
+        taken = [arrival.sequence for arrival in arrivals]
+        all_nonces = [arrival.nonce for arrival in arrivals]
+        return Acceptance([_NEW] * len(taken), _moved(before, taken), list(arrivals), all_nonces)
+    return _judge_each(before, arrivals, nonces, ids, window=window)
+
+
+def _all_new(
+    highest: int,
+    arrivals: Sequence[SignedArrival],
+    nonces: Container[bytes],
+    ids: Container[bytes],
+) -> bool:
+    """Whether they are all new, as most batches are: this is asked of many at once."""
+    count = len(arrivals)
+    first, last = arrivals[0].sequence, arrivals[-1].sequence
+    if not is_above(highest, first) or last > SEQUENCE_MAX:
+        return False
+    if [arrival.sequence for arrival in arrivals] != list(range(first, first + count)):
+        return False
+    fresh_nonces = {arrival.nonce for arrival in arrivals}
+    fresh_ids = {arrival.message.id for arrival in arrivals}
+    if len(fresh_nonces) < count or len(fresh_ids) < count:
+        return False
+    return not _any_in(fresh_nonces, nonces) and not _any_in(fresh_ids, ids)
+
+
+def _any_in(fresh: set[bytes], known: Container[bytes]) -> bool:
+    if isinstance(known, set):
+        return not known.isdisjoint(fresh)
+    return any(one in known for one in fresh)
+
+
+def _judge_each(
+    before: Window,
+    arrivals: Sequence[SignedArrival],
+    nonces: Container[bytes],
+    ids: Container[bytes],
+    *,
+    window: bool,
+) -> Acceptance:
     verdicts: list[ArrivalVerdict] = []
     new: list[SignedArrival] = []
     fresh_nonces: dict[bytes, None] = {}
@@ -87,20 +130,12 @@ def judge_arrivals(
     return Acceptance(verdicts, _moved(mark, taken), new, list(fresh_nonces))
 
 
-def comes_again(message: BusMessage) -> bool:
-    """Whether its sender may send a message again, under a new number. A publish that nobody keeps
-    and a cancel are written once: their mark is all that has to be known of them, and a peer cannot
-    fill a disk with their ids.
-    """
-    if message.kind is MessageKind.PUBLISH:
-        return message.durable
-    return message.kind is not MessageKind.CANCEL
-
-
 def known_until(message: BusMessage, now_ms: int) -> int:
-    """Until when the id of a message must stay known: as long as its sender may send it again. A
-    sender gives a message up when its time has run out, and never keeps one for longer than
-    BUS_TTL_MS_MAX. One that the sender does not keep comes again only while it waits for an answer.
+    """Until when the id of a message that is kept must stay known, unless its sender says before
+    that it will not send it again: a sender gives a message up when its time has run out, and never
+    keeps one for longer than BUS_TTL_MS_MAX. Ids of others need not be known: a message that is
+    only passed on is written once, and a request or a reply that comes again is recognised by who
+    handles it.
     """
     if message.ttl_ms is not None:
         return now_ms + message.ttl_ms + BUS_ID_MARGIN_MS
@@ -114,6 +149,8 @@ def _moved(window: Window, taken: Sequence[int]) -> Window:
     highest = taken[-1]
     ahead = highest - window.highest
     seen = (window.seen << ahead) & ((1 << BUS_WINDOW) - 1) if ahead < BUS_WINDOW else 0
+    if highest - taken[0] + 1 == len(taken):
+        return Window(highest, seen | (1 << min(len(taken), BUS_WINDOW)) - 1)
     for sequence in reversed(taken):
         below = highest - sequence
         if below >= BUS_WINDOW:

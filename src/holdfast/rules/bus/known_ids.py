@@ -1,12 +1,13 @@
 """The ids of messages that have come, as far as memory has room for them.
 
-There is room for so many in all. A sender that floods loses ids of its own first: when there is no
+A sender says from time to time which of its messages may still come again (`settle`). There is room
+for so many in all. A sender that floods loses ids of its own first: when there is no
 room, the sender with the most ids forgets its oldest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 from holdfast.rules.limits import BUS_IDS_KEPT
 
@@ -35,6 +36,18 @@ class KnownIds:
         self._count += 1
         if self._count > self._most:
             self._forget_one(sender)
+
+    def settle(self, sender: str, waiting: Collection[bytes], kept: int) -> None:
+        """The sender sends none of its messages again but those that wait: of the others only the
+        newest stay known.
+        """
+        ids = self._of.get(sender, {})
+        old = list(ids)[: max(0, len(ids) - kept)]
+        for id in [id for id in old if id not in waiting]:
+            del ids[id]
+            self._count -= 1
+        if not ids:
+            self._of.pop(sender, None)
 
     def _forget_one(self, sender: str) -> None:
         fair = self._most // len(self._of)

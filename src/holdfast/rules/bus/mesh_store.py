@@ -142,6 +142,11 @@ class MeshStore(Protocol):
         Durable before it returns.
         """
 
+    async def settle_ids(self, name: str, waiting: Collection[bytes]) -> None:
+        """A sender, by the name under which its ids are known, sends none of its messages again but
+        those that wait: ids of others may be forgotten.
+        """
+
     async def outbox_peers(self) -> list[str]:
         """Peers that something waits for."""
 

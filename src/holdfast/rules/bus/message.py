@@ -41,6 +41,10 @@ class MessageKind(IntEnum):
     """The asker no longer waits for the reply."""
 
 
+_NAMING: Final = (MessageKind.PUBLISH, MessageKind.REQUEST)
+_ANSWERING: Final = (MessageKind.REPLY, MessageKind.CANCEL)
+
+
 class BusMessage(
     msgspec.Struct,
     array_like=True,
@@ -100,20 +104,21 @@ def bus_subject(head: bytes) -> tuple[str, str]:
 
 def check_message(message: BusMessage) -> BusMessage:
     """Raises unless the fields fit each other."""
+    kind, code, content_type = message.kind, message.code, message.content_type
     check_id(message.id)
-    if message.topic or message.kind in (MessageKind.PUBLISH, MessageKind.REQUEST):
+    if message.topic or kind in _NAMING:
         check_bus_name(message.topic, "topic")
-    answers = message.kind in (MessageKind.REPLY, MessageKind.CANCEL)
-    if answers:
+    if kind in _ANSWERING:
         check_id(message.correlation)
     elif message.correlation:
         raise BadInput("only replies and cancels name the request that they belong to")
-    if message.code and message.kind is not MessageKind.REPLY:
+    if code and kind is not MessageKind.REPLY:
         raise BadInput("only a reply says what went wrong")
-    if len(message.code) > CODE_CHARS_MAX or len(message.content_type) > REASON_CHARS_MAX:
-        raise OverLimit("the code or content type of a message is too long")
-    if not (message.code + message.content_type).isprintable():
-        raise BadInput("the code or content type of a message is not printable")
+    if code or content_type:
+        if len(code) > CODE_CHARS_MAX or len(content_type) > REASON_CHARS_MAX:
+            raise OverLimit("the code or content type of a message is too long")
+        if not (code + content_type).isprintable():
+            raise BadInput("the code or content type of a message is not printable")
     if len(message.body) > BUS_PAYLOAD_BYTES_MAX:
         raise OverLimit(f"a message has {len(message.body)} bytes; most is {BUS_PAYLOAD_BYTES_MAX}")
     return message

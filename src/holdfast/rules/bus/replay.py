@@ -72,6 +72,7 @@ def leap_past(next_sequence: int, seen: int, most: int = BUS_LEAP_MAX) -> int:
         raise BadSequence(
             f"the peer says that it has seen number {seen} of this one, which is at "
             f"{next_sequence}",
-            hint="it cannot be believed; block it, or mend its store",
+            hint="block it if it lies; if this home was put back, give it a new key: "
+            "holdfast peer rotate",
         )
     return seen + 1

@@ -135,7 +135,7 @@ class BusBooks:
         if arrival.sequence <= self._marks.get(mark, 0):
             self._broken(f"{receiver} took number {arrival.sequence}, which it has had")
         self._marks[mark] = arrival.sequence
-        if verdict is ArrivalVerdict.NEW:
+        if verdict is ArrivalVerdict.NEW and arrival.keep:
             new = self._new[receiver, era, id] = self._new.get((receiver, era, id), 0) + 1
             if new > 1:
                 self._broken(f"{receiver} took {id_text(id)} for new twice")

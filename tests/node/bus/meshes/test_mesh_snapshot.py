@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.node.bus.meshes import gap_filling, mesh_snapshot
+from holdfast.node.bus.meshes import backfill, gap_filling, mesh_snapshot
 from holdfast.node.library.node import Mesh
 from holdfast.node.log.digests import digests
 from holdfast.protocol.bus_frames import Stream
 from holdfast.protocol.bus_mesh import (
     BlocksAsked,
+    EntriesPage,
+    MeshSnapshotPart,
     MeshWord,
     SnapshotAsked,
-    SnapshotPart,
     SnapshotRefused,
     StreamsTold,
     encode_word,
@@ -195,7 +196,7 @@ def test_B4_a_snapshot_goes_on_after_a_break(nodes: Nodes, monkeypatch: pytest.M
             parts: list[int] = []
 
             def lost(body: bytes) -> bool:
-                if isinstance(read_word(body), SnapshotPart):
+                if isinstance(read_word(body), MeshSnapshotPart):
                     parts.append(len(body))
                 return len(parts) == 3
 
@@ -218,7 +219,7 @@ def test_B4_a_snapshot_goes_on_after_a_break(nodes: Nodes, monkeypatch: pytest.M
 
 
 def job(node: MeshNode) -> object:
-    return node.engine.read("test", lambda tx: tx.job_get(mesh_snapshot.snapshot_job(MESH)))
+    return node.engine.read("test", lambda tx: tx.job_get(backfill.snapshot_job(MESH)))
 
 
 def test_B4_what_a_snapshot_covers_is_noted_with_its_last_part_or_not_at_all(
@@ -270,6 +271,49 @@ def test_B4_who_still_has_the_entries_is_asked_for_them(
     asyncio.run(story())
 
 
+def test_B4_a_peer_that_never_sends_its_snapshot_is_given_up(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gap_filling, "BUS_SNAPSHOT_PATIENCE_MS", 30)
+
+    async def story() -> None:
+        async with sharing("ana", "bob", "cyd", nodes=nodes) as (ana, bob, cyd):
+            write(ana)
+            end = connect(ana, bob)
+            await until_same(ana, bob)
+            cut(end)
+            await truncate(ana)
+            await truncate(bob)
+            silent = connect(ana, cyd)
+            silent.hold = lambda body: isinstance(read_word(body), MeshSnapshotPart)
+            await until(lambda: bool(words(silent, MeshSnapshotPart)), (ana, cyd))
+            connect(bob, cyd)
+            await until(same(bob, cyd), (bob, cyd))
+
+    asyncio.run(story())
+
+
+def test_B4_a_snapshot_that_leaves_something_out_is_not_taken_over_and_over(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh_snapshot, "has_room_for", lambda tx, name: False)
+
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            write(ana)
+            await truncate(ana)
+            end = connect(ana, bob)
+            end.hold = lambda body: isinstance(read_word(body), EntriesPage)
+            await until(lambda: team(bob).state.get("ana19") == 19, (ana, bob))
+            gaps = bob.exchange._gaps
+            await until(lambda: not gaps._taking, (ana, bob))
+            assert claims(bob) == 0, "there was no room for the stream"
+            gaps._look()
+            assert not gaps._taking, "a second one would bring no more"
+
+    asyncio.run(story())
+
+
 LIES = {
     "of another mesh": fact_append("s", "p", 1, seq=1, id=make_id(1), origin="ana", mesh="own"),
     "a message": message_send("topic", "t", b"m", seq=1, id=make_id(1), origin="ana"),
@@ -284,7 +328,7 @@ def test_B4_a_part_that_holds_something_else_ends_the_exchange(nodes: Nodes, lie
         async with sharing("ana", "bob", nodes=nodes, relay=False) as (ana, bob):
             end = await asked_and_not_answered(ana, bob)
             before = bob.logged()
-            end.other.receive(Stream.MESH, encode_word(SnapshotPart(MESH, [LIES[lie]], b"", 0)))
+            end.other.receive(Stream.MESH, encode_word(MeshSnapshotPart(MESH, [LIES[lie]], b"", 0)))
             await until(lambda: bool(end.other.blamed), (bob,))
             assert (claims(bob), bob.logged()) == (0, before)
 
@@ -297,11 +341,11 @@ def test_B4_a_snapshot_that_never_ends_or_was_not_asked_for_is_refused(nodes: No
         async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
             end = await asked_and_not_answered(ana, bob)
             for _ in range(2):  # the same place twice
-                end.other.receive(Stream.MESH, encode_word(SnapshotPart(MESH, [], b"x", 0)))
+                end.other.receive(Stream.MESH, encode_word(MeshSnapshotPart(MESH, [], b"x", 0)))
             await until(lambda: bool(end.other.blamed), (bob,))
             cut(end)
             end = connect(ana, bob)
-            end.other.receive(Stream.MESH, encode_word(SnapshotPart("own", [], b"", 0)))
+            end.other.receive(Stream.MESH, encode_word(MeshSnapshotPart("own", [], b"", 0)))
             await until(lambda: bool(end.other.blamed), (bob,))
             assert claims(bob) == 0
 
@@ -313,8 +357,8 @@ async def asked_and_not_answered(ana: MeshNode, bob: MeshNode) -> MemoryLink:
     write(ana)
     await truncate(ana)
     end = connect(ana, bob)
-    end.hold = lambda body: isinstance(read_word(body), SnapshotPart)
-    await until(lambda: bool(words(end, SnapshotPart)), (ana, bob))
+    end.hold = lambda body: isinstance(read_word(body), MeshSnapshotPart)
+    await until(lambda: bool(words(end, MeshSnapshotPart)), (ana, bob))
     return end
 
 

@@ -307,15 +307,33 @@ def test_B4_what_failed_is_listed_with_its_reason_and_can_be_sent_again(tmp_path
 def test_B4_ids_are_swept_when_no_sender_can_send_them_again(tmp_path: Path) -> None:
     async def story() -> None:
         store = await opened(tmp_path)
-        short = signed_arrival(1, keep=False)
+        short = signed_arrival(1)
         brief = bus_message(2, ttl_ms=1000)
-        arrivals = [short, type(short)(2, nonce_of(2), brief, False)]
+        arrivals = [short, type(short)(2, nonce_of(2), brief, True)]
         await store.accept(BEN, arrivals)
         sweep = store._store.write
         assert sweep(lambda tx: tx.bus_sweep(NOW + 1000, 100)) == 0
         assert sweep(lambda tx: tx.bus_sweep(NOW + 4_000_000, 100)) == 1, "ttl and a margin"
         assert await store.accept(BEN, [signed_arrival(3, message=1)]) == [DUPLICATE]
         assert await store.accept(BEN, [signed_arrival(4, message=2)]) == [NEW]
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_B4_a_sender_that_never_says_what_is_settled_loses_ids_of_its_own(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = await opened(tmp_path)
+        store._ids_max = 40
+        await store.accept(ANA, [signed_arrival(1)], name="ana")
+        for number in range(1, 201):
+            await store.accept(BEN, [signed_arrival(number, number, number + 1)], name="ben")
+        ids = {bus_message(number).id for number in range(1, 201)}
+        known = await store.write_rows(lambda tx: tx.bus_ids(tx.bus_sender("ben"), ids))
+        assert 40 <= len(known) <= 46
+        assert bus_message(200).id in known, "the newest stay"
+        again = signed_arrival(2, message=1, nonce=500)
+        assert await store.accept(ANA, [again], name="ana") == [DUPLICATE]
         await store.close()
 
     asyncio.run(story())

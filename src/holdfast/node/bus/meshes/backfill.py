@@ -32,6 +32,11 @@ def job_of(mesh: str) -> str:
     return f"bus.streams:{mesh}"
 
 
+def snapshot_job(mesh: str) -> str:
+    """A snapshot that is being taken over the bus."""
+    return f"bus-snapshot:{mesh}"
+
+
 def switch_on(engine: NodeEngine, mesh: str) -> None:
     """From now on appends to this mesh are counted; `count_next` counts what was there before."""
     check_mesh(mesh)
@@ -59,6 +64,7 @@ def switch_off(engine: NodeEngine, mesh: str) -> None:
             now = engine.ctx.now_ms()
             tx.mesh_change(msgspec.structs.replace(row, on_bus=False, updated_at=now))
             tx.job_drop(job_of(mesh))
+            tx.job_drop(snapshot_job(mesh))
 
     engine.write("bus.share", work)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from holdfast.bus.options import RunInThread
 from holdfast.node.bus.meshes.grants import MeshGrants
+from holdfast.node.bus.meshes.own_past import OwnPast
 from holdfast.node.core.engine import NodeEngine
-from holdfast.rules.bus.meshes.coverage import StreamName, lacking
+from holdfast.rules.bus.meshes.coverage import NOTHING, StreamName, lacking
 from holdfast.rules.bus.meshes.spread import Effect, Spread
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import SECOND_MS
 
 log = logging.getLogger("holdfast")
@@ -42,6 +44,7 @@ class MeshContext:
         self._compare, self.fill_gaps, self.filled = compare, fill_gaps, filled
         self.us = engine.ctx.peer
         self.spread = Spread(self.us)
+        self.own_past = OwnPast(engine, run, self.start)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
         self.keys_of: Callable[[str, str], Collection[bytes]] = lambda mesh, name: ()
@@ -98,6 +101,10 @@ class MeshContext:
             now = self.now()
             self.carry_out(self.spread.has(name, row.covered, now, self.jitter(), via))
         self._compare(name)
+
+    def lacks(self, name: StreamName, covered: Frontier) -> bool:
+        """Whether something is covered that this node does not cover, as far as it has looked."""
+        return bool(lacking(self.spread.mine.get(name, NOTHING), covered))
 
     def is_ours(self, name: StreamName) -> bool:
         """Whether this node itself counts a stream, now or later: nobody else knows more of it."""

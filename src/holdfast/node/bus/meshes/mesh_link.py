@@ -37,11 +37,11 @@ from holdfast.protocol.bus_mesh import (
     LeavesAsked,
     LeavesTold,
     MeshesShared,
+    MeshSnapshotPart,
     MeshWord,
     ObjectAsked,
     ObjectPiece,
     SnapshotAsked,
-    SnapshotPart,
     SnapshotRefused,
     StreamNamed,
     StreamsTold,
@@ -138,14 +138,14 @@ class MeshLink:
         self._untold: dict[StreamName, int] = {}
         """Streams that are to be told of, and beyond which number."""
         self._questions: deque[tuple[BlocksAsked | LeavesAsked | SnapshotAsked, int]] = deque()
-        self._parts: deque[SnapshotPart | SnapshotRefused] = deque()
+        self._parts: deque[MeshSnapshotPart | SnapshotRefused] = deque()
         """The rest of an answer that is under way."""
         self._owed: dict[StreamName, list[Range]] = {}
-        self._pages: deque[tuple[StreamName | None, EntriesPage | SnapshotPart, int]] = deque()
+        self._pages: deque[tuple[StreamName | None, EntriesPage | MeshSnapshotPart, int]] = deque()
         self._to_send, self._to_take = asyncio.Event(), asyncio.Event()
         self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
         self._pull = self._objects.pull
-        self._snapshots = SnapshotPull(context, self.who, self.say, self._kept)
+        self.snapshots = SnapshotPull(context, self.who, self.say, self._kept)
         self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
@@ -238,7 +238,7 @@ class MeshLink:
                 )
             case SnapshotRefused():
                 why = f"{self.peer} sends no snapshot: {word.code[:64]}"
-                self.problem = self._snapshots.refused(word.mesh, why) or self.problem
+                self.problem = self.snapshots.refused(word.mesh, why) or self.problem
             case BlocksTold() | LeavesTold():
                 self._comparison.answered(word)
         return True
@@ -252,7 +252,7 @@ class MeshLink:
                 self._pages.append((name, word, size))
                 self._in_hand(name, word)
                 self._to_take.set()
-            case SnapshotPart():
+            case MeshSnapshotPart():
                 _check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((None, word, size))
                 self._to_take.set()
@@ -282,7 +282,7 @@ class MeshLink:
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
         self._owed.clear()
         self._heard_of.clear()
-        self._snapshots.forget()
+        self.snapshots.forget()
         self._told_by = BoundedCoverage()
         self.confirmed = BoundedCoverage()
         if self.shared and not self.refused:
@@ -323,11 +323,13 @@ class MeshLink:
         covered = read_told(one.prefix, one.ranges)
         context = self._context
         believed = name.origin == self.peer or name.mesh in self.relays
+        if name.origin == context.us and context.lacks(name, covered):
+            context.own_past.heard(self.peer, name, covered, name.mesh in self.relays)
         if context.is_ours(name):
             believed = False  # what we write now is for nobody else to say
         if believed:
             self._bases[name] = one.base
-            self._snapshots.heard(name, one.floor)
+            self.snapshots.heard(name, one.floor)
         # What it may not bring is not asked of it; that it has it is good to know all the same.
         gone = one.floor if believed else covered.last
         context.carry_out(context.spread.heard(self.label, name, covered, gone, context.now()))
@@ -351,10 +353,10 @@ class MeshLink:
 
     def offers(self) -> dict[StreamName, StreamOffer]:
         """Of what the peer could send a snapshot."""
-        return {} if self.refused else self._snapshots.offers(self.confirmed)
+        return {} if self.refused else self.snapshots.offers(self.confirmed)
 
     async def take_snapshot(self, choice: SnapshotChoice) -> None:
-        await self._snapshots.take(choice, own=choice.mesh not in self.relays)
+        await self.snapshots.take(choice, own=choice.mesh not in self.relays)
 
     def confirm(self) -> None:
         """Tells the peer that what it sent is stored."""
@@ -506,7 +508,7 @@ class MeshLink:
             while self._pages:
                 name, page, size = self._pages.popleft()
                 try:
-                    if isinstance(page, SnapshotPart):
+                    if isinstance(page, MeshSnapshotPart):
                         await self._take_part(page)
                     elif name is not None:
                         await self._take(name, page)
@@ -578,8 +580,8 @@ class MeshLink:
                 log.warning("%s: a page is not stored: %s", self.peer, error.message)
                 await asyncio.sleep(backoff_ms(failures, context.jitter()) / SECOND_MS)
 
-    async def _take_part(self, part: SnapshotPart) -> None:
-        new, streams, problem = await self._snapshots.came(part)
+    async def _take_part(self, part: MeshSnapshotPart) -> None:
+        new, streams, problem = await self.snapshots.came(part)
         self.figures.entries_new += new
         self.problem = problem or self.problem
         for row in streams:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.node.bus.meshes.backfill import is_counted
+from holdfast.node.bus.meshes.backfill import is_counted, snapshot_job
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer
 from holdfast.node.bus.meshes.mesh_receive import lane_of_peer
 from holdfast.node.bus.meshes.mesh_serve import check_may_read, has_room_for
@@ -27,7 +27,7 @@ from holdfast.node.core.intake import Applied
 from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.node.core.streams import PlacedInStreams
 from holdfast.node.snapshots.mesh_export import START, MeshExport, Place, check_place
-from holdfast.protocol.bus_mesh import SnapshotAsked, SnapshotPart, SnapshotRefused
+from holdfast.protocol.bus_mesh import MeshSnapshotPart, SnapshotAsked, SnapshotRefused
 from holdfast.rules.arrivals import Arrivals, header_of, objects_of, raw_of, read_arrivals
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import StreamRow, place_of
@@ -70,7 +70,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Token).decode
 
 def read_snapshot_parts(
     engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, asked: SnapshotAsked
-) -> list[SnapshotPart]:
+) -> list[MeshSnapshotPart]:
     """The next parts of a snapshot, the last of which says where the ones after it begin. Raises
     EpochChanged for a place of an earlier epoch.
     """
@@ -98,14 +98,16 @@ def read_snapshot_parts(
     raws, following, forgotten = engine.read("bus.snapshot", read)
     parts = _cut(raws)
     return [
-        SnapshotPart(asked.mesh, part, *((following, forgotten) if at == len(parts) else (None, 0)))
+        MeshSnapshotPart(
+            asked.mesh, part, *((following, forgotten) if at == len(parts) else (None, 0))
+        )
         for at, part in enumerate(parts, 1)
     ]
 
 
 def answer_snapshot(
     engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, asked: SnapshotAsked
-) -> list[SnapshotPart | SnapshotRefused]:
+) -> list[MeshSnapshotPart | SnapshotRefused]:
     """The same, or why not."""
     try:
         return [*read_snapshot_parts(engine, grants, peer, asked)]
@@ -185,10 +187,6 @@ class PartReceived(NamedTuple):
     """The streams as they are now, if that was the last part."""
 
 
-def snapshot_job(mesh: str) -> str:
-    return f"bus-snapshot:{mesh}"
-
-
 def begin_snapshot(
     engine: NodeEngine, peer: MeshPeer, choice: SnapshotChoice, own: bool
 ) -> SnapshotTaking:
@@ -219,7 +217,7 @@ def give_up_snapshot(engine: NodeEngine, mesh: str) -> None:
     engine.write("bus.snapshot", lambda tx: tx.job_drop(snapshot_job(mesh)))
 
 
-def decode_part(part: SnapshotPart, peer: MeshPeer, taking: SnapshotTaking) -> Arrivals:
+def decode_part(part: MeshSnapshotPart, peer: MeshPeer, taking: SnapshotTaking) -> Arrivals:
     """Raises BadAnswer if a part holds anything else than was asked for."""
     arrivals = read_arrivals(part.raws)
     for arrival in arrivals:
@@ -255,7 +253,7 @@ def receive_part(
     grants: MeshGrants,
     peer: MeshPeer,
     taking: SnapshotTaking,
-    part: SnapshotPart,
+    part: MeshSnapshotPart,
     arrivals: Arrivals,
     absent: Collection[str],
 ) -> PartReceived:
@@ -278,7 +276,7 @@ def _store(
     grants: MeshGrants,
     peer: MeshPeer,
     before: SnapshotTaking,
-    part: SnapshotPart | None,
+    part: MeshSnapshotPart | None,
     arrivals: Arrivals,
     absent: Collection[str],
     tx: Transaction,
@@ -343,7 +341,8 @@ def _finish(tx: Transaction, taking: SnapshotTaking) -> list[StreamRow]:
         name = StreamName(taking.mesh, origin, epoch)
         if tx.stream_get(name) is not None or has_room_for(tx, name):
             ranges = claimed(StreamOffer(Frontier.decode(covered), floor))
-            rows.append(tx.stream_cover(name, ranges, floor=floor))
+            if ranges:
+                rows.append(tx.stream_cover(name, ranges, floor=ranges[-1][1] - 1))
     return rows
 
 

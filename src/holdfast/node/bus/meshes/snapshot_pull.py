@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Protocol, TypeVar
@@ -9,11 +10,18 @@ from typing import Protocol, TypeVar
 from holdfast.node.bus.meshes import mesh_snapshot
 from holdfast.node.bus.meshes.grants import MeshPeer
 from holdfast.node.bus.meshes.mesh_context import MeshContext
-from holdfast.protocol.bus_mesh import MeshWord, SnapshotPart
-from holdfast.rules.bus.meshes.coverage import NOTHING, BoundedCoverage, StreamName
+from holdfast.protocol.bus_mesh import MeshSnapshotPart, MeshWord
+from holdfast.rules.bus.meshes.coverage import (
+    NOTHING,
+    BoundedCoverage,
+    StreamName,
+    cover_all,
+    ranges_of,
+)
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
 from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, UnknownMesh
+from holdfast.rules.frontier import Frontier
 
 T = TypeVar("T")
 
@@ -35,8 +43,12 @@ class SnapshotPull:
         self._context, self._who, self._ask, self._kept = context, who, ask, kept
         self._floors: dict[StreamName, int] = {}
         """Up to where the peer has truncated, of streams for which it is believed."""
+        self._brought: dict[StreamName, int] = {}
+        """Up to where a snapshot of the peer has brought a stream already."""
         self._taking: dict[str, mesh_snapshot.SnapshotTaking] = {}
         """By mesh."""
+        self._asked_at: dict[str, float] = {}
+        """When the peer was asked for the part that is not here yet, by mesh."""
 
     def heard(self, name: StreamName, floor: int) -> None:
         """The peer, which is believed for this stream, has truncated it up to a number, or not."""
@@ -47,27 +59,42 @@ class SnapshotPull:
     def forget(self) -> None:
         """What is shared has changed: the peer tells everything again."""
         self._floors.clear()
+        self._brought.clear()
 
     def offers(self, has: BoundedCoverage) -> dict[StreamName, StreamOffer]:
         """Of what the peer could send a snapshot, given what it has or had."""
-        return {
-            name: StreamOffer(has.get(name, NOTHING), floor) for name, floor in self._floors.items()
-        }
+        return {name: self._offer(name, has.get(name, NOTHING)) for name in self._floors}
+
+    def _offer(self, name: StreamName, has: Frontier) -> StreamOffer:
+        floor = self._floors[name]
+        if floor <= self._brought.get(name, -1):
+            # A second one would bring no more; what it has of entries still counts.
+            has = cover_all(NOTHING, ranges_of(has, floor))
+        return StreamOffer(has, floor)
+
+    def waits_since(self, mesh: str) -> float | None:
+        """Since when the peer owes a part, by the loop's clock; None if it owes none."""
+        return self._asked_at.get(mesh)
 
     async def take(self, choice: SnapshotChoice, own: bool) -> None:
         """Asks for a snapshot, or goes on with one. `own`: of what the peer wrote itself."""
         engine = self._context.engine
         begin = partial(mesh_snapshot.begin_snapshot, engine, self._who, choice, own)
-        taking = self._taking[choice.mesh] = await self._context.run(begin)
+        self._ask_on(await self._context.run(begin))
+
+    def _ask_on(self, taking: mesh_snapshot.SnapshotTaking) -> None:
+        self._taking[taking.mesh] = taking
+        self._asked_at[taking.mesh] = asyncio.get_running_loop().time()
         self._ask(taking.question())
 
-    async def came(self, part: SnapshotPart) -> tuple[int, list[StreamRow], str]:
+    async def came(self, part: MeshSnapshotPart) -> tuple[int, list[StreamRow], str]:
         """Stores a part, and asks for the next. Returns how many entries were new, the streams
         whose coverage has changed with the last part, and why it has ended before that.
         """
         taking, context = self._taking.get(part.mesh), self._context
         if taking is None:
             raise BadAnswer("a peer sent a part of a snapshot that was not asked for")
+        self._asked_at.pop(part.mesh, None)
         arrivals = await context.run(partial(mesh_snapshot.decode_part, part, self._who, taking))
         may_bring = (context.engine, context.grants, self._who, taking)
         try:
@@ -77,20 +104,27 @@ class SnapshotPull:
             )
         except (NotGranted, UnknownMesh, ForgedOrigin) as error:
             return 0, [], self.refused(part.mesh, error.message)
-        self._taking[part.mesh] = received.taking
         new = received.taking.new - taking.new
         if received.streams is not None:
             del self._taking[part.mesh]
+            self._brought |= {
+                StreamName(part.mesh, origin, epoch): floor
+                for origin, epoch, floor, _ in taking.claims
+            }
             context.filled(part.mesh)
             return new, received.streams, ""
         if part.place is not None:
-            self._ask(received.taking.question())
+            self._ask_on(received.taking)
+        else:
+            self._taking[part.mesh] = received.taking
+            self._asked_at[part.mesh] = asyncio.get_running_loop().time()
         return new, [], ""
 
     def refused(self, mesh: str, problem: str) -> str:
         """A snapshot comes to nothing; what was stored of it stays. Returns the problem."""
         if self._taking.pop(mesh, None) is None:
             return ""
+        self._asked_at.pop(mesh, None)
         for name in [name for name in self._floors if name.mesh == mesh]:
             del self._floors[name]  # until the peer tells of it again
         context = self._context

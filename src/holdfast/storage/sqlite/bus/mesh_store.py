@@ -30,7 +30,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.rules.bus.acceptance import InboxShare, comes_again, judge_arrivals, known_until
+from holdfast.rules.bus.acceptance import InboxShare, judge_arrivals, known_until
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -48,6 +48,8 @@ from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadSequence, StoreBusy
 from holdfast.rules.limits import (
     BUS_BLOCK,
+    BUS_IDS_KEPT,
+    BUS_IDS_MAX,
     BUS_INBOX_BYTES_MAX,
     BUS_INBOX_MAX,
     BUS_NONCES_KEPT,
@@ -129,6 +131,8 @@ class SqliteMeshStore:
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
         inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
+        settled_kept: int = BUS_IDS_KEPT,
+        ids_max: int = BUS_IDS_MAX,
         file_number: Callable[[Path], int] = file_number,
     ) -> None:
         self._store, self._mark_path = store, mark
@@ -136,6 +140,9 @@ class SqliteMeshStore:
         self._writes, self._in_thread = write, in_thread
         self.now_ms, self.random = now_ms, random
         self._ring = NonceRing(nonces_kept)
+        self._settled_kept, self._ids_max = settled_kept, ids_max
+        self._unsettled: dict[str, int] = {}
+        """Of each sender: how many ids were added since it said what is settled."""
         self._inbox = InboxShare(inbox_max, inbox_bytes_max)
         """Rows of the inbox, and of batches that are under way."""
         self._inbox_last = 0
@@ -161,6 +168,7 @@ class SqliteMeshStore:
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
         inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
+        settled_kept: int = BUS_IDS_KEPT,
     ) -> SqliteMeshStore:
         """A store in a file of its own, for a bus without a node. `bus.mark` and a lock lie beside
         it. Raises WrongKey if its bodies are sealed and the secret is not theirs, StoreBusy if
@@ -179,6 +187,7 @@ class SqliteMeshStore:
                 nonces_kept=nonces_kept,
                 inbox_max=inbox_max,
                 inbox_bytes_max=inbox_bytes_max,
+                settled_kept=settled_kept,
             )
             mesh_store._lock_fd = lock
             try:
@@ -316,18 +325,11 @@ class SqliteMeshStore:
         if judged.nonces:
             tx.bus_window_put(peer, judged.window)
             self._ring.add(tx.connection, judged.nonces)
-        new = judged.new
-        if new:
-            tx.bus_ids_add(
-                [
-                    (sender, one.message.id, known_until(one.message, now))
-                    for one in new
-                    if comes_again(one.message)
-                ]
-            )
-        kept = [one.message for one in new if one.keep]
+        kept = [one.message for one in judged.new if one.keep]
         if not kept:
             return AcceptedArrivals(judged.verdicts, []), []
+        tx.bus_ids_add([(sender, one.id, known_until(one, now)) for one in kept])
+        self._bound_ids(tx, name, sender, len(kept))
         first = max(self._inbox_last, tx.bus_inbox_last()) + 1
         self._inbox_last = first + len(kept) - 1
         seal, key = self.seal.seal, self.seal.current
@@ -340,6 +342,20 @@ class SqliteMeshStore:
         )
         rows = [InboxMessage(at, peer, one, now) for at, one in enumerate(kept, first)]
         return AcceptedArrivals(judged.verdicts, rows), [len(body) for body in bodies]
+
+    def _bound_ids(self, tx: SqliteTransaction, name: str, sender: int, new: int) -> None:
+        """A sender that never says what is settled loses ids of its own, the oldest first."""
+        self._unsettled[name] = self._unsettled.get(name, 0) + new
+        if self._unsettled[name] > self._ids_max:
+            tx.bus_ids_settle(sender, (), self._ids_max)
+            self._unsettled[name] = self._ids_max - self._ids_max // 8
+
+    async def settle_ids(self, name: str, waiting: Collection[bytes]) -> None:
+        def settle(tx: SqliteTransaction) -> None:
+            tx.bus_ids_settle(tx.bus_sender(name), waiting, self._settled_kept)
+
+        await self.write_rows(settle)
+        self._unsettled[name] = 0
 
     # --- the inbox ---------------------------------------------------------------------------
 

@@ -225,6 +225,19 @@ class BusWrites(BusReads):
         """Sender, id and until when it stays known."""
         self._con.executemany("INSERT INTO bus_known VALUES (?, ?, ?)", rows)
 
+    def bus_ids_settle(self, sender: int, waiting: Collection[bytes], kept: int) -> None:
+        """Forgets ids of a sender, but for those that wait and the newest: ids rise with time."""
+        last: bytes | None = self._con.execute(
+            "SELECT id FROM bus_known WHERE sender = ? ORDER BY id DESC LIMIT 1 OFFSET ?",
+            (sender, kept),
+        ).get
+        if last is not None:
+            self._con.execute(
+                "DELETE FROM bus_known WHERE sender = ?1 AND id <= ?2 "
+                "AND id NOT IN (SELECT unhex(value) FROM json_each(?3))",
+                (sender, last, msgspec.json.encode([id.hex() for id in waiting]).decode()),
+            )
+
     def bus_inbox_add(self, rows: Sequence[tuple[int, bytes, int, int, bytes, bytes]]) -> None:
         """The fields of `ArrivedRow`, plain: there are many."""
         self._con.executemany("INSERT INTO bus_inbox VALUES (?, ?, ?, ?, ?, ?)", rows)
