@@ -133,7 +133,7 @@ async def _through_everything(store: MeshStore, turn_bad: Callable[[bool], None]
         await ben.send("ana", "well")
         turn_bad(True)
         for at, call in enumerate(_public_calls(ana, "ben")):
-            await _bear(call, wrong, f"{call.__code__.co_names}{at}")  # type: ignore[attr-defined]
+            await _bear(call, wrong, f"{call.__code__.co_names}{at}")
             if ana.router.link_to("ben") is None:  # a store that fails ends links
                 with suppress(BusError):
                     await join(ana, ben)
