@@ -9,11 +9,13 @@ import asyncio
 import os
 import random
 import sys
+from collections.abc import Sequence
 
 from holdfast.bus.links.links import BusLinks
 from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.service.clock import SystemClock
 
 ECHO_SEED, ASK_SEED = b"e" * 32, b"a" * 32
@@ -26,6 +28,9 @@ class Trusting:
 
     async def welcome(self, peer: bytes) -> WelcomeFrame:
         return WelcomeFrame(name="bench", incarnation=bytes(16))
+
+    async def follow(self, peer: bytes, chain: Sequence[KeySuccession]) -> bool:
+        return False
 
     async def admit(self, peer: bytes, welcome: WelcomeFrame) -> str:
         return welcome.name

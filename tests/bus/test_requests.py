@@ -70,6 +70,8 @@ def test_B5_nobody_serves_it_is_told_at_once_and_errors_come_with_their_code() -
         with pytest.raises(RequestRefused, match="handler_failed") as caught:
             await ana.request("ben", "fail")
         assert "secret" not in str(caught.value)
+        await ana.ping("ben")
+        assert ana.status().peers[0].sent == 3, "what was answered is not cancelled"
         await ana.close()
         await ben.close()
 

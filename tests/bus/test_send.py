@@ -12,7 +12,7 @@ from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import Peer
 from holdfast.bus.static_peers import StaticPeers
-from holdfast.protocol.bus_frames import FrameKind
+from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.bus.mesh_store import (
     ArrivalVerdict,
     InboxMessage,
@@ -22,7 +22,7 @@ from holdfast.rules.bus.mesh_store import (
 )
 from holdfast.rules.errors import BusStoreFailed, PeerUnreachable, StoreFailed, UnknownPeer
 from holdfast.rules.keys import card_of, public_key
-from holdfast.rules.limits import DAY_MS
+from holdfast.rules.limits import BUS_PAGES_WINDOW_BYTES, BUS_PARCEL_BYTES_MAX, DAY_MS
 from holdfast.service.clock import SystemClock
 from support.bus_pairs import bound, join, run, seed_of
 
@@ -200,6 +200,26 @@ def test_B4_what_comes_while_the_inbox_is_being_read_is_handed_out_behind_it_and
             await ana.send("ben", "6")
             texts.append((await anext(messages)).text)
             assert texts == [str(number) for number in range(7)]
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B6_frames_of_meshes_that_nobody_takes_cost_no_credit() -> None:
+    async def story() -> None:
+        cards = {name: card_of(name, public_key(seed_of(name))) for name in ("ana", "ben")}
+        known = StaticPeers([cards["ana"]])
+        ben = await Bus.bind_with(BusOptions(seed=seed_of("ben"), name="ben", peers=known))
+        at = StaticPeers([f"{cards['ben']}@{ben.addresses[0]}"])
+        ana = await Bus.bind_with(BusOptions(seed=seed_of("ana"), name="ana", peers=at))
+        assert await ana.connected("ben", 20_000)
+        link = ana.router.link_to("ben")
+        assert link is not None
+        for _ in range(3 * BUS_PAGES_WINDOW_BYTES // BUS_PARCEL_BYTES_MAX):
+            await link.room(Stream.MESH)  # ben has no part that shares meshes
+            link.send(FrameKind.MESH, Stream.MESH, bytes(BUS_PARCEL_BYTES_MAX))
+        await link.room(Stream.MESH)
         await ana.close()
         await ben.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -15,6 +15,7 @@ from holdfast.bus.links.links import BusLinks
 from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.ports import Link, Net
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import NotTrusted
 from holdfast.rules.keys import public_key
 from holdfast.service.clock import SystemClock
@@ -58,6 +59,9 @@ class Told:
         if peer not in self.trusted:
             raise NotTrusted("nobody knows this peer")
         return WelcomeFrame(name=self.name, incarnation=bytes(16))
+
+    async def follow(self, peer: bytes, chain: Sequence[KeySuccession]) -> bool:
+        return False
 
     async def admit(self, peer: bytes, welcome: WelcomeFrame) -> str:
         if peer not in self.trusted:

@@ -5,7 +5,7 @@ broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
@@ -38,10 +38,10 @@ class BusNode:
         self.engine = self.node._engine
         self.trust = Trust(self.engine, HomePaths(home))
         self.sharing = BusSharing(self.engine, self.trust)
-        self.key = public_key(self.trust.seed())
         self.name = self.trust.name
 
     async def bind(self) -> Self:
+        self.key = public_key(self.trust.seed())
         store = self.engine.store
         assert isinstance(store, SqliteStore)
         write = LoopWriter(self.engine, store.writer).write
@@ -51,10 +51,27 @@ class BusNode:
         self.directory = HomeDirectory(self.engine, zones, self.peers, rights)
         self.members = MeshMembers(self.engine, self.trust, self.peers, write, rights.gone)
         self.bus = await Bus.bind_with(
-            BusOptions(seed=self.trust.seed(), name=self.name, peers=self.directory)
+            BusOptions(
+                seed=self.trust.seed(),
+                former=self.trust.former(),
+                name=self.name,
+                peers=self.directory,
+            )
         )
+        await self.members.take_over()
         self.members.start(self.bus)
         return self
+
+    async def rotate(self) -> bytes:
+        """Changes the key of this node, as `peer rotate` and `peer rotate --switch` do; returns the
+        old one.
+        """
+        old = self.key
+        self.trust.make_next()
+        self.trust.switch()
+        await self.bus.close()
+        await self.bind()
+        return old
 
     async def close(self) -> None:
         await self.bus.close()
@@ -103,3 +120,13 @@ async def bus_nodes(folder: Path, *names: str) -> AsyncIterator[list[BusNode]]:
     finally:
         for node in nodes:
             await node.close()
+
+
+def told(folder: Path, story: Callable[[list[BusNode]], Awaitable[None]], *names: str) -> None:
+    """Runs a story between nodes of these names; the first one owns the mesh `team`."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), bus_nodes(folder, *names) as nodes:
+            await story(nodes)
+
+    asyncio.run(run())

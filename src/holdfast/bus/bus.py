@@ -23,11 +23,12 @@ from holdfast.bus.context import BusContext
 from holdfast.bus.guard import guarded
 from holdfast.bus.lane import Outgoing
 from holdfast.bus.links.dialling import WantedPeer
+from holdfast.bus.links.link import CLOSING
 from holdfast.bus.links.links import BusLinks
 from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.options import BusOptions
-from holdfast.bus.ports import LinkPart, Peer
+from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.bus.received import BusReply, OutstandingRequest, PublishReceipt, SendReceipt
 from holdfast.bus.router import BusRouter
 from holdfast.bus.serving import Handler
@@ -41,6 +42,7 @@ from holdfast.rules.destinations import check_priority
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
+    HoldfastError,
     NotTrusted,
     OverLimit,
     PeerUnreachable,
@@ -58,6 +60,7 @@ from holdfast.rules.limits import (
     BUS_TTL_MS,
     BUS_TTL_MS_MAX,
 )
+from holdfast.transport.remote_errors import error_by_code
 
 _BODY_MAX: Final = BUS_PAYLOAD_BYTES_MAX - BUS_HEAD_BYTES
 """The rest of a payload is room for topic, content type and the like."""
@@ -90,6 +93,8 @@ class Bus:
             jitter=options.jitter,
             now_ms=options.clock.now_ms,
             missed=self._missed,
+            former=options.former,
+            changed=context.changed,
         )
         self._names: dict[PeerKey, str] = {}
 
@@ -154,6 +159,11 @@ class Bus:
         )
         if self._discovery is not None:
             self._discovery.seek(self._names)
+
+    def look_at_outbox(self) -> None:
+        """Somebody else has changed what waits in the outbox of the store."""
+        for lane in self.router.lanes.values():
+            lane.look_again()
 
     def _missed(self, key: PeerKey) -> None:
         if self._discovery is not None:
@@ -402,11 +412,38 @@ class Bus:
             raise PeerUnreachable(f"there is no link to {found.name}")
         return await link.ping()
 
-    async def connected(self, peer: str, wait_ms: int = BUS_RESOLVE_MS) -> bool:
-        """Whether there is a link to a peer, or comes to be within `wait_ms`."""
-        found = await self._peer(peer)
-        link = await self._context.until(lambda: self.router.link_to(found.name), wait_ms)
-        return link is not None
+    async def connected(
+        self,
+        peer: str,
+        wait_ms: int = BUS_RESOLVE_MS,
+        final: tuple[type[HoldfastError], ...] = (),
+    ) -> bool:
+        """Whether there is a link to a peer, or comes to be within `wait_ms`. Raises what stands
+        against it at once if that is one of `final`.
+        """
+        name = (await self._peer(peer)).name
+        before = self.links.problem(name)
+        if before is not None:
+            self.links.try_now(name)
+
+        def look() -> Link | HoldfastError | None:
+            problem, link = self.links.problem(name), self.router.link_to(name)
+            is_new = problem is not None and problem is not before
+            if link is None and problem is not None and is_new and problem.code in codes:
+                return error_by_code(problem.code, problem.message, problem.hint)
+            return link
+
+        codes = [kind.code for kind in final]
+        found = await self._context.until(look, wait_ms)
+        if isinstance(found, HoldfastError):
+            raise found
+        return found is not None
+
+    async def hang_up(self, peer: str) -> None:
+        """Ends the link to a peer; if the peer is wanted, it is made anew."""
+        link = self.router.link_to((await self._peer(peer)).name)
+        if link is not None:
+            link.close(CLOSING)
 
     async def peers(self) -> list[Peer]:
         return await guarded(self._context.peers.all())
@@ -432,6 +469,11 @@ class Bus:
             asking=router.requests.count,
             handling=router.serving.running,
             counts=dict(sorted(self._context.counts.items())),
+            problems={
+                view.name: f"{problem.code}: {problem.message}"
+                for view in self.links.dials()
+                if (problem := self.links.problem(view.name)) is not None
+            },
         )
 
     def _status_of(self, name: str) -> PeerStatus:

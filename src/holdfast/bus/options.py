@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.bus.ports import Discovery, Net, PeerDirectory
 from holdfast.rules.bus.mesh_store import MeshStore
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.service.clock import Clock, SystemClock
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ class BusOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: bytes | None = None
     """The secret part of the key, 32 bytes; None: a new one."""
+    former: tuple[KeySuccession, ...] = ()
+    """How this peer came to that key, if it had others before."""
     name: str = ""
     """What others call this peer if they have no name of their own for it."""
     listen: tuple[str, ...] = ("127.0.0.1:0",)

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.protocol.bus_frames import FrameKind, Stream, WelcomeFrame
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import HoldfastError
 
 
@@ -112,6 +113,9 @@ class LinkEvents(Protocol):
         not speak with us.
         """
 
+    async def follow(self, peer: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """Whether a peer that we know by an earlier key may be known by this one from now on."""
+
     def link_up(self, link: Link) -> None: ...
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None: ...
     def frames_end(self, link: Link) -> None:
@@ -130,9 +134,9 @@ class LinkPart(Protocol):
     """
 
     def link_up(self, link: Link) -> None: ...
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
-        """A MESH frame came. The part calls `link.taken(stream, len(body))` when it has worked it
-        off: until then the peer has that much less credit.
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+        """A MESH frame came; True if the part takes it. Then it calls `link.taken(stream,
+        len(body))` when it has worked it off: until then the peer has that much less credit.
         """
 
     def link_down(self, link: Link) -> None: ...
@@ -151,6 +155,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """What it may read here; `*` for everything."""
     scopes: tuple[str, ...] | None = None
     """The only things that it may ask for and publish (`rules/bus/scope.py`); None: no limit."""
+    is_passing: bool = False
+    """It is known for as long as its link: nothing is kept for it."""
     ends_at: int | None = None
     """When that ends, by the wall clock; its link ends then."""
     relays: tuple[str, ...] = ()
@@ -169,6 +175,11 @@ class PeerDirectory(Protocol):
     async def all(self) -> list[Peer]: ...
     async def admit(self, key: PeerKey, name: str, capabilities: Sequence[bytes]) -> Peer:
         """The peer that has proved this key and shows these capabilities. Raises NotTrusted."""
+
+    async def follow(self, key: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """Whether a peer that is known by an earlier key is known by this one too, as the chain
+        shows.
+        """
 
     async def note_address(self, key: PeerKey, address: str) -> None:
         """It was reached there."""

@@ -45,12 +45,14 @@ class PeerLost(Exception):
 class _Asking:
     """A request whose reply somebody waits for."""
 
-    __slots__ = ("anywhere", "attempt", "deadline", "others", "peers", "rows")
+    __slots__ = ("answered", "anywhere", "attempt", "deadline", "others", "peers", "rows")
 
     deadline: Deadline
 
     def __init__(self, attempt: asyncio.Future[BusReply], anywhere: bool) -> None:
         self.attempt, self.anywhere = attempt, anywhere
+        self.answered = False
+        """The peer has answered or refused it: there is nothing to cancel there."""
         self.peers: list[str] = []
         """Who was asked, the last one last: only they may answer."""
         self.rows: list[tuple[str, OutboxId]] = []
@@ -222,7 +224,7 @@ class Requests:
                 if not self._candidates(message.topic, declined):
                     raise
             self._withdraw(message.id, asking, tell=False)
-            asking.attempt = loop.create_future()
+            asking.attempt, asking.answered = loop.create_future(), False
 
     def _next(self, service: str, tried: list[str], declined: list[str]) -> str | None:
         name = choose(self._candidates(service, declined), tried)
@@ -249,7 +251,7 @@ class Requests:
             asking.attempt.exception()  # the deadline may have come first, and nobody asks for it
         asking.deadline.cancel()
         if not self._context.is_closed:
-            self._withdraw(id, asking, tell=isinstance(outcome, BaseException))
+            self._withdraw(id, asking, tell=not asking.answered)
         for other in asking.others:
             if isinstance(outcome, BusReply | HoldfastError):
                 _settle(other, outcome)
@@ -279,6 +281,7 @@ class Requests:
         elif sender not in asking.peers:
             self._context.counts["unknown_replies"] += 1
         elif not message.code:
+            asking.answered = True
             reply = BusReply(
                 id=message.correlation,
                 peer=sender,
@@ -287,6 +290,7 @@ class Requests:
             )
             _settle(asking.attempt, reply)
         else:
+            asking.answered = True
             text = clean(message.body.decode(errors="replace"))
             if message.code == NoResponder.code:
                 _settle(asking.attempt, NoResponder(text))
@@ -305,6 +309,7 @@ class Requests:
     def was_refused(self, id: bytes, error: Exception) -> None:
         asking = self._asking.get(id)
         if asking is not None:
+            asking.answered = True
             _settle(asking.attempt, error)
 
     def link_down(self, name: str) -> None:

@@ -41,6 +41,7 @@ from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.bus.relaying import topic_mark
 from holdfast.rules.bus.scope import may_listen, may_send, one_covers
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import (
     BusClosed,
     BusError,
@@ -66,7 +67,7 @@ class BusRouter:
         self._traffic: dict[str, Traffic] = {}
         self.parts: list[LinkPart] = []
         self.numbers = Numbers(context, self._numbers_ready)
-        self.serving = RequestServing(context, self.lane_of, self.announce)
+        self.serving = RequestServing(context, self.lane_of, self.announce, self._is_passing)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
         self._announcing = False
@@ -75,6 +76,8 @@ class BusRouter:
         self._hearing = False
         self._scopes: dict[PeerKey, tuple[str, ...]] = {}
         """What peers may ask for and publish that may not do everything."""
+        self._passing: dict[str, PeerKey] = {}
+        """Peers that are known for as long as their link, by name."""
         self._ends: dict[PeerKey, int] = {}
         """Until when that holds."""
         self.relay = TopicRelay(context, self.numbers, self.topics, self._may_publish)
@@ -125,8 +128,17 @@ class BusRouter:
             self._scopes[peer] = admitted.scopes
         if admitted.ends_at is not None:
             self._ends[peer] = admitted.ends_at
+        self._passing.pop(admitted.name, None)
+        if admitted.is_passing:
+            self._passing[admitted.name] = peer
         self.relay.grant(peer, admitted)
         return admitted.name
+
+    def _is_passing(self, name: str) -> bool:
+        return name in self._passing
+
+    async def follow(self, peer: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        return await self.context.peers.follow(peer, chain)
 
     async def _only_one(self, name: str, peer: PeerKey) -> None:
         """A peer has one lane and one link, whichever of its keys it shows. If another key of this
@@ -209,8 +221,8 @@ class BusRouter:
         if kind is FrameKind.PARCEL:
             intake.add(stream, body)
         elif kind is FrameKind.MESH:
-            for part in self.parts:
-                part.mesh_frame(link, stream, body)
+            if not [part for part in self.parts if part.mesh_frame(link, stream, body)]:
+                link.taken(stream, len(body))  # nobody here shares meshes
         elif kind is FrameKind.RELAY:
             self.relay.came(link, body)
         elif kind is FrameKind.SETTLED:
@@ -251,6 +263,8 @@ class BusRouter:
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
         self.requests.link_down(link.name)
+        if self._passing.pop(link.name, None) is not None:
+            del self.lanes[link.name]
         for part in self.parts:
             part.link_down(link)
         self.context.changed()

@@ -137,9 +137,15 @@ class RequestServing:
     """What this peer serves."""
 
     def __init__(
-        self, context: BusContext, lane_of: Callable[[str], Lane], announce: Callable[[], None]
+        self,
+        context: BusContext,
+        lane_of: Callable[[str], Lane],
+        announce: Callable[[], None],
+        is_passing: Callable[[str], bool] = lambda name: False,
     ) -> None:
+        """`is_passing`: whether nothing is kept for an asker."""
         self._context, self._lane_of, self._announce = context, lane_of, announce
+        self._is_passing = is_passing
         self._services: dict[str, _Service] = {}
         self._running: dict[RequestKey, asyncio.Task[None]] = {}
         self._queued: dict[RequestKey, None] = {}
@@ -305,6 +311,9 @@ class RequestServing:
         return FAILED
 
     async def _reply(self, asker: str, message: BusMessage, reply: BusMessage) -> None:
+        if self._is_passing(asker):  # it asks again if the link is lost, and nobody keeps its lane
+            self._lane_of(asker).put_passing(Outgoing(reply, None))
+            return
         now = self._context.clock.now_ms()
         left_ms = BUS_TTL_MS if reply.ttl_ms is None else reply.ttl_ms
         item = OutboxMessage(peer=asker, message=reply, created_at=now, expires_at=now + left_ms)

@@ -16,6 +16,7 @@ from holdfast.bus.ports import Peer
 from holdfast.rules.bus.capability import ShownRights, parse_capability_text, rights_shown
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.scope import relayed_topics
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import AlreadyExists, CapabilityRefused, NotTrusted, ZoneNotTrusted
 from holdfast.rules.keys import parse_card, text_of
 from holdfast.rules.limits import BUS_ADDRESSES_MAX, BUS_CAPABILITIES_SHOWN_MAX
@@ -127,6 +128,10 @@ class StaticPeers:
         )
         self._shown[key], self._steps[key] = peer, rights.steps
         return peer
+
+    async def follow(self, key: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """People trust a key, and say so themselves when it is another one."""
+        return False
 
     def _rights(self, key: PeerKey, capabilities: Sequence[bytes]) -> ShownRights | None:
         shown = capabilities[:BUS_CAPABILITIES_SHOWN_MAX]

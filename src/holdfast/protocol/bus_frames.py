@@ -33,6 +33,7 @@ from holdfast.rules.limits import (
     BUS_RELAY_GIVEN_MAX,
     BUS_RELAY_HOPS_MAX,
     BUS_SETTLED_IDS_MAX,
+    BUS_SUCCESSIONS_MAX,
     KIB,
     LAMPORT_MAX,
     REASON_CHARS_MAX,
@@ -95,6 +96,10 @@ class HelloFrame(msgspec.Struct, array_like=True, frozen=True):
     version: int
     key: Key
     nonce: Key
+    sought: Annotated[list[Key], Meta(max_length=BUS_SUCCESSIONS_MAX)] = []
+    """Of a dialler: whom it looks for, by `sought` in `rules/bus/succession.py`."""
+    former: bytes = b""
+    """Of a listener that was sought by an earlier key: how it came to the one of now."""
 
 
 class ProofFrame(msgspec.Struct, array_like=True, frozen=True):

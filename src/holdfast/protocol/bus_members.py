@@ -16,6 +16,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from holdfast.rules.bus.scope import JOIN_SCOPE, LEAVE_SCOPE
 from holdfast.rules.errors import BadAnswer
 from holdfast.rules.limits import (
     BUS_ADDRESSES_MAX,
@@ -26,10 +27,10 @@ from holdfast.rules.limits import (
     MESH_SLUG_CHARS_MAX,
 )
 
-JOIN: Final = "holdfast.mesh.join"
+JOIN: Final = JOIN_SCOPE.removeprefix("service:")
 NEWS: Final = "holdfast.mesh.news"
 TOLD: Final = "holdfast.mesh.told"
-LEAVE: Final = "holdfast.mesh.leave"
+LEAVE: Final = LEAVE_SCOPE.removeprefix("service:")
 
 Slug = Annotated[str, Meta(max_length=MESH_SLUG_CHARS_MAX)]
 ListBytes = Annotated[bytes, Meta(max_length=BUS_MEMBER_LIST_BYTES_MAX)]
@@ -69,7 +70,9 @@ class NewsAsked(msgspec.Struct, array_like=True, frozen=True):
     serial: Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]
     """The number of the list that the asker has."""
     renew: bool
-    """The asker's capability ends soon; only the owner can give another."""
+    """The asker needs another capability; only the owner can give it."""
+    digest: Annotated[bytes, Meta(max_length=32)] = b""
+    """Of its list: two lists of one number are told apart by it."""
 
 
 class NewsGiven(msgspec.Struct, array_like=True, frozen=True):

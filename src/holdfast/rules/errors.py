@@ -12,7 +12,7 @@
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   │                    HomeCopied AnotherBroker
-    │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember InviteEnded
+    │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
@@ -388,6 +388,14 @@ class NotAMember(
     NotAllowed, code="not_a_member", hint="ask for an invite, then: holdfast mesh join INVITE"
 ):
     """The key is not a member of the mesh at the broker."""
+
+
+class MemberBarred(
+    NotAllowed,
+    code="member_barred",
+    hint="the owner of the mesh can let this key in again: holdfast mesh admit NAME",
+):
+    """The owner of the mesh has removed this key, which no invite lets in again."""
 
 
 class InviteEnded(

@@ -21,7 +21,11 @@ import msgspec
 
 from holdfast.rules.errors import BadInput, HoldfastError
 from holdfast.rules.keys import parse_card, text_of
-from holdfast.rules.limits import BUS_ADDRESSES_MAX, LINK_URL_BYTES_MAX
+from holdfast.rules.limits import (
+    BUS_ADDRESSES_MAX,
+    BUS_CAPABILITY_BYTES_MAX,
+    LINK_URL_BYTES_MAX,
+)
 from holdfast.rules.names import check_mesh
 
 PREFIX: Final = "holdfast://join/"
@@ -58,6 +62,9 @@ class PeerInvite(msgspec.Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...] = ()
     """Where the owner's node listens, as host:port; it may be found otherwise."""
     expires_at: int = 0
+    capability: bytes = b""
+    """The right to ask to join, if a member made the invite: for the key whose seed the secret
+    is."""
 
     def __repr__(self) -> str:
         return f"PeerInvite(card={self.card!r}, mesh={self.mesh!r})"
@@ -141,6 +148,8 @@ def check_invite(invite: Invite | PeerInvite) -> None:
         check_broker_url(invite.url)
     elif not _are_addresses(invite.addresses):
         raise BadInput("the invite names addresses that cannot be", hint=_HINT)
+    elif len(invite.capability) > BUS_CAPABILITY_BYTES_MAX:
+        raise BadInput("the invite holds a right that is too long", hint=_HINT)
     try:
         parse_card(invite.card)
     except HoldfastError:

@@ -839,6 +839,10 @@ BUS_WORD_MS: Final = 20
 tells of all changes meanwhile."""
 BUS_ASK_MS: Final = 200
 """How long a node waits for what it asked one neighbour for before it asks another one."""
+BUS_MESHES_TOLD_MAX: Final = 64
+"""How often in a row a peer may say which meshes it shares; each time all streams are told."""
+BUS_MESHES_TOLD_MS: Final = SECOND_MS
+"""After so long it may once more."""
 BUS_RELAY_MS: Final = 2 * SECOND_MS
 """What came over the bus waits about this long before a node that may relay hands it to a broker:
 its origin, or another node that relays, may be faster."""
@@ -925,6 +929,8 @@ BUS_JOIN_MS: Final = 30 * SECOND_MS
 """How long a newcomer looks for the owner of a mesh without a broker, and waits for its answer."""
 BUS_INVITES_MAX: Final = 256
 """The most open invites of a mesh without a broker; another one is refused."""
+BUS_SUCCESSIONS_MAX: Final = 8
+"""The most changes of its key that a node can prove; who knew only an older one is lost to it."""
 BUS_HEAD_BYTES: Final = 2 * KIB
 """Of a payload so much is left for topic, content type and the like; the rest is for the body."""
 BUS_SIGNED_EACH_MAX: Final = 64

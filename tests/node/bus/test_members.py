@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -23,31 +22,17 @@ from holdfast.rules.errors import (
     MessageRefused,
     NotAMember,
     NotTrusted,
-    PeerUnreachable,
     RequestRefused,
     StoreFailed,
 )
 from holdfast.rules.invites import PeerInvite
 from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITY_MS, DAY_MS
-from support.bus_nodes import BusNode, bus_nodes
+from support.bus_nodes import BusNode, bus_nodes, told
 
 
 async def _fails() -> None:
     raise StoreFailed("the disk failed")
-
-
-Story = Callable[[list[BusNode]], Awaitable[None]]
-
-
-def told(folder: Path, story: Story, *names: str) -> None:
-    """Runs a story between nodes of these names; the first one owns the mesh `team`."""
-
-    async def run() -> None:
-        async with asyncio.timeout(60), bus_nodes(folder, *names) as nodes:
-            await story(nodes)
-
-    asyncio.run(run())
 
 
 def test_B6_a_newcomer_joins_by_an_invite_with_no_broker_at_all(tmp_path: Path) -> None:
@@ -189,14 +174,14 @@ def test_B6_a_stranger_and_a_stolen_ticket_are_refused(tmp_path: Path) -> None:
         invite = ana.invite()
         bob.members.begin_join(invite)
         (ticket,) = bob.peers.shown_to(ana.key)
-        with pytest.raises(NotTrusted):
+        with pytest.raises(InviteEnded):
             ana.peers.admit(eve.key, "bob", [ticket])
         with pytest.raises(NotTrusted):
             ana.peers.admit(eve.key, "eve", [])
         assert ana.peers.admit(bob.key, "bob", [ticket]).scopes == (f"service:{JOIN}",)
         wrong = PeerInvite(invite.card, "team", bytes(32), invite.addresses)
-        with pytest.raises(PeerUnreachable):
-            await eve.members.join(wrong, wait_ms=1500)
+        with pytest.raises(InviteEnded):
+            await eve.join(wrong)
         assert not ana.is_linked(eve)
 
     told(tmp_path, story, "ana", "bob", "eve")
@@ -267,6 +252,11 @@ def test_B6_a_member_leaves_and_the_owner_lets_it_go(tmp_path: Path) -> None:
         await bob.join(ana.invite())
         await bob.until(lambda: bob.is_linked(ana))
         await bob.members.leave("team")
+        # The answer may be lost with the link: then it is asked for again, and gets nothing else.
+        await bob.until(lambda: not bob.is_linked(ana))
+        await bob.members.leave("team")
+        with pytest.raises(MessageRefused, match=r"it has service:holdfast\.mesh\.leave"):
+            await bob.bus.request("ana", NEWS, wire.encode(NewsAsked("team", 0, False)))
         bob.sharing.forget("team")
         assert ana.names() == ["ana"]
         assert not bob.sharing.is_shared("team")
@@ -379,7 +369,7 @@ def test_B6_a_right_that_cannot_be_renewed_holds_up_no_other_news(
         monkeypatch.setattr("holdfast.node.bus.members.is_renewal_due", lambda *given: True)
         asked: list[bytes] = []
 
-        def renewed(held: object, member: bytes) -> bytes:
+        async def renewed(mesh: str, member: bytes) -> bytes:
             asked.append(member)
             return b"\xc1"
 
@@ -387,6 +377,6 @@ def test_B6_a_right_that_cannot_be_renewed_holds_up_no_other_news(
         await bob.bind()
         await bob.dial(ana)
         await bob.until(lambda: "relay" in bob.sharing.members("team")[1].grants)
-        assert asked == [bob.key]
+        assert set(asked) == {bob.key}
 
     told(tmp_path, story, "ana", "bob")

@@ -14,10 +14,10 @@ from keyring.backend import KeyringBackend
 from keyring.errors import NoKeyringError
 
 from holdfast.node.bus.holder import hold_bus
-from holdfast.node.bus.seal_secret import change_seal, seal_secret, start_unsealed
+from holdfast.node.bus.seal_secret import change_seal, end_seal, seal_secret, start_unsealed
 from holdfast.node.settings import BusSettings, Settings
 from holdfast.rules.bus.sealing import SealSecret, SealSource
-from holdfast.rules.errors import AlreadyExists, BadInput, WrongKey
+from holdfast.rules.errors import AlreadyExists, BadInput, Conflict, WrongKey
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, inline
 from support.keeping import make_home
 from support.mesh_stores import waiting_for
@@ -174,6 +174,40 @@ def test_B7_the_key_of_a_home_is_changed_while_nobody_holds_its_bus(tmp_path: Pa
         with pytest.raises(AlreadyExists):
             await change_seal(node._opened, two, one, new_data_key=False)
         lock.close()
+
+    asyncio.run(story())
+    node.close()
+
+
+def test_B7_sealing_ends_when_its_owner_says_so(tmp_path: Path) -> None:
+    node, key = make_home(tmp_path / "home"), tmp_path / "key"
+    key.write_bytes(KEY)
+    key.chmod(0o600)
+    opened, place = node._opened, SealSource.parse(f"key-file:{key}")
+
+    async def start(source: SealSource | None) -> SqliteMeshStore:
+        store = SqliteMeshStore(opened.store, opened.paths.bus_mark, write=inline(opened.store))
+        return await start_unsealed(store, source, node.home)
+
+    async def story() -> None:
+        with pytest.raises(Conflict):
+            await end_seal(opened, place)
+        store = await start(place)
+        row = await store.enqueue_outbox(waiting_for("ben", 1, body=b"sealed for now"))
+        key.write_bytes(KEY[::-1])
+        with pytest.raises(WrongKey):
+            await end_seal(opened, place)
+        key.write_bytes(KEY)
+        await end_seal(opened, place)
+        clear = await start(None)
+        assert not await clear.is_sealed()
+        ((found, item),) = await clear.outbox_of("ben", 9, [])
+        assert (found, item.message.body) == (row, b"sealed for now")
+        again = await start(place)
+        assert await again.is_sealed(), "it can begin anew"
+        assert [one.message.body for _, one in await again.outbox_of("ben", 9, [])] == [
+            b"sealed for now"
+        ]
 
     asyncio.run(story())
     node.close()

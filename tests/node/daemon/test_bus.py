@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import holdfast
 from holdfast.node.bus.holder import LOCK
 from holdfast.node.settings import BusSettings, Settings
-from holdfast.rules.errors import AlreadyExists, WrongKey
+from holdfast.rules.errors import AlreadyExists
+from holdfast.rules.ids import id_text
 from holdfast.service.instance_lock import daemon_note
 from holdfast.storage.files.home import HomePaths
+from holdfast.storage.ports import Transaction
 from support.bus_homes import ANYWHERE, PATIENCE_MS, Homes, trust_of
 from support.daemon import ask
 from support.waiting import until
@@ -73,12 +76,39 @@ def test_B7_a_sealed_home_is_served_with_its_key_and_with_no_other(homes: Homes)
     ana.close()
     stored = b"".join(path.read_bytes() for path in home.glob("data.db*"))
     assert b"a needle in the outbox" not in stored
-    for settings in (sealed_by(other), Settings(bus=BusSettings(listen=[ANYWHERE]))):
-        with pytest.raises(WrongKey):
-            homes.serve("ana", settings)
-    assert daemon_note(HomePaths(home), LOCK) is None, "nobody holds it after that"
+    clear = Settings(bus=BusSettings(listen=[ANYWHERE]))
+    for settings in (sealed_by(other), sealed_by(homes.folder / "gone.key"), clear):
+        # The node is served, and whoever asks for its bus hears why there is none.
+        up = homes.serve("ana", settings)
+        assert daemon_note(HomePaths(home), LOCK) is None, "nobody holds it after that"
+        answer = ask(up.unix, "GET", "/v1/bus/status")
+        assert (answer.status, answer.json["error"]["code"]) == (401, "wrong_key")
+        assert ask(up.unix, "GET", "/v1/status").status == 200
+        up.stop()
     homes.serve("ana", sealed_by(key))
     assert homes.open("ana").bus.status().waiting == 1
+
+
+def test_B4_what_is_tried_again_by_hand_goes_at_once(homes: Homes) -> None:
+    ana, bo = homes.pair()
+    sent = ana.bus.send("bo", "not now", wait_ms=1)
+
+    def refuse(tx: Transaction) -> None:
+        (row,) = tx.outbox_list(None, (), 0, 9)
+        tx.outbox_put(msgspec.structs.replace(row, state="dead", code="message_refused"))
+
+    ana._engine.write("test", refuse)
+    with bo.bus.subscribe() as messages:
+        bo.bus.ping("ana")
+        assert ana.bus.send("bo", "now", wait_ms=PATIENCE_MS).state == "delivered"
+        first = messages.take(PATIENCE_MS)  # linked, and nothing else waits
+        assert first is not None
+        assert first.text == "now"
+        place = f"/v1/outbox/{id_text(sent.id)}/retry"
+        assert ask(homes.daemons["ana"].unix, "POST", place).status == 200
+        message = messages.take(PATIENCE_MS)
+        assert message is not None
+        assert message.text == "not now"
 
 
 def test_B2_a_daemon_does_not_start_beside_a_program_that_holds_the_bus(homes: Homes) -> None:

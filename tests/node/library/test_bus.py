@@ -25,9 +25,12 @@ from holdfast.rules.errors import (
     UnknownPeer,
     UnknownZone,
 )
-from holdfast.rules.keys import text_of
+from holdfast.rules.keys import card_of, public_key, text_of
 from holdfast.rules.limits import BUS_PAYLOAD_BYTES_MAX
 from support.bus_homes import HOLDERS, PATIENCE_MS, Homes, befriend, trust_of
+from support.waiting import until
+
+NOWHERE = "127.0.0.1:1"
 
 
 @pytest.fixture(params=HOLDERS)
@@ -211,6 +214,7 @@ def test_B4_U1_the_same_id_arrives_once(pair: tuple[Node, Node]) -> None:
 def test_B6_U1_the_status_names_links_and_what_waits(pair: tuple[Node, Node]) -> None:
     ana, bo = pair
     assert 0 < bo.bus.ping("ana") < PATIENCE_MS
+    until(lambda: ana.bus.peers()[0].link == "up")
     (peer,) = ana.bus.peers()
     assert (peer.peer, peer.trust, peer.link) == ("bo", "trusted", "up")
     assert peer.seen_at is not None, "it is seen now"
@@ -221,6 +225,30 @@ def test_B6_U1_the_status_names_links_and_what_waits(pair: tuple[Node, Node]) ->
     assert other.rtt_ms == round(other.rtt_ms, 3), "whole microseconds"
     assert (standing.name, standing.listening, standing.discovery) == ("bo", [], "off")
     assert other.seen_at is not None
+    assert other.error is None
+    trust_of(bo).trust(card_of("cleo", public_key(b"c" * 32)), at=[NOWHERE])
+    bo.bus.refresh()
+    until(lambda: any("cannot be reached" in (one.error or "") for one in bo.bus.peers()))
+
+
+def test_B6_U1_a_program_that_holds_the_bus_takes_up_a_new_key(tmp_path: Path) -> None:
+    with Homes(tmp_path) as homes:
+        ana = homes.listening("ana")
+        before = ana.bus.status().card
+        other = homes.open("ana")  # as `holdfast peer rotate --switch` does in another process
+        trust_of(other).make_next()
+        card = trust_of(other).switch()
+        assert before != card
+        assert ana.bus.status().card == card
+
+
+def test_B6_U1_what_a_program_shares_is_shared_at_once(homes: Homes) -> None:
+    ana, bo = homes.pair()
+    ana.mesh("plans", create=True).state.set("k", "v")
+    ana.bus.sharing.share("plans")
+    invite = ana.bus.sharing.invite("plans", addresses=ana.bus.status().listening)
+    bo.bus.join(invite.text)
+    until(lambda: bo.mesh("plans").state.get("k") == "v")
 
 
 def test_B2_U1_a_bus_that_was_closed_says_so(pair: tuple[Node, Node]) -> None:

@@ -8,7 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.rules.errors import BadInput, BusClosed, NoDaemon, StoreClosed, Unreachable
+from holdfast.rules.errors import (
+    BadInput,
+    BusClosed,
+    NoDaemon,
+    StoreClosed,
+    Unreachable,
+    WrongKey,
+)
 from holdfast.rules.limits import SECOND_MS
 from holdfast.storage.files.home import HomePaths, socket_path
 
@@ -43,7 +50,7 @@ def bus_standing(home: Path) -> dict[str, Any] | None:
     """How the bus of the daemon stands; None if there is no daemon, or it holds no bus."""
     try:
         found: dict[str, Any] = json.loads(ask(home, "GET", "/v1/bus/status"))
-    except (NoDaemon, StoreClosed, BusClosed):
+    except (NoDaemon, StoreClosed, BusClosed, WrongKey):
         return None
     return found
 

@@ -52,13 +52,15 @@ class DialView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DialStatus(UnitStatus[DialState, DialView]):
-    def __init__(self, peer: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, peer: str, now_ms: Callable[[], int], changed: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(
             f"the link to {peer}",
             DialState.WAITING,
             DialState.STOPPED,
             now_ms,
-            lambda view: None,  # whoever wants to know is told of links
+            lambda view: changed(),
         )
         self._peer = peer
 

@@ -3,7 +3,8 @@
 `protocol/bus_frames.py` shows who says what. The proofs cover both keys, a random number of each
 side, and the certificate that encrypts this connection, so they hold for this connection only
 (`rules/keys.py`). Neither side says anything about itself before it knows the other and has agreed
-to speak with it: `LinkEvents.welcome` raises for a stranger.
+to speak with it: `LinkEvents.welcome` raises for a stranger. Only who looks for an earlier key of
+the listener is told how that signed the one of now, and may follow.
 
 Between the proof and the link stands the choice of `rules/bus/links/link_choice.py`: the dialler
 makes it right before its own proof, the listener right before its welcome.
@@ -12,7 +13,7 @@ makes it right before its own proof, the listener right before its welcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from holdfast.bus.links.frame_connection import FrameConnection
@@ -32,6 +33,13 @@ from holdfast.protocol.bus_frames import (
     told,
 )
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.succession import (
+    KeySuccession,
+    keys_before,
+    read_chain,
+    shown_chain,
+    sought,
+)
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
@@ -49,7 +57,7 @@ from holdfast.rules.keys import (
     prove,
     public_key,
 )
-from holdfast.rules.limits import BUS_PONG_MS_MAX, SECOND_MS
+from holdfast.rules.limits import BUS_PONG_MS_MAX, BUS_SUCCESSIONS_MAX, SECOND_MS
 from holdfast.transport.remote_errors import clean, error_by_code
 
 T = TypeVar("T", bound=Told)
@@ -69,9 +77,17 @@ class Greeted(NamedTuple):
 class Greeter:
     """One peer's side of all its hellos."""
 
-    def __init__(self, seed: bytes, events: LinkEvents, random: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        seed: bytes,
+        events: LinkEvents,
+        random: Callable[[int], bytes],
+        former: Sequence[KeySuccession] = (),
+    ) -> None:
+        """`former`: how this peer came to its key."""
         self.key = public_key(seed)
         self._seed, self._events, self._random = seed, events, random
+        self._former = former
 
     async def dial(
         self,
@@ -82,9 +98,11 @@ class Greeter:
         """The side that dialled; the peer must have one of the keys that are wanted. `settle` is
         called right before our proof, and raises if this connection shall not become a link.
         """
-        mine = self._hello(connection)
+        nonce = self._random(NONCE_BYTES)
+        keys = list(wanted)[:BUS_SUCCESSIONS_MAX]
+        mine = self._hello(connection, nonce, [sought(key, nonce) for key in keys])
         theirs = await self._their_hello(connection)
-        if theirs.key not in wanted:
+        if theirs.key not in wanted and not await self._is_followed(theirs, wanted):
             raise NotTrusted(
                 f"another peer than the wanted one answers at {connection.host}",
                 hint="the address leads to somebody else; its card shows its key",
@@ -109,7 +127,8 @@ class Greeter:
         connection shall not become a link; the caller makes it one before the loop goes on.
         """
         theirs = await self._their_hello(connection)
-        mine = self._hello(connection)
+        former = self._former_for(theirs)
+        mine = self._hello(connection, self._random(NONCE_BYTES), former=former)
         transcript = _transcript(connection, client=theirs, server=mine)
         self._prove(connection, "server", transcript)
         await _check(connection, "client", theirs.key, transcript)
@@ -136,8 +155,30 @@ class Greeter:
         connection.expect_bodies_of(WELCOME_BYTES_MAX)
         return welcome
 
-    def _hello(self, connection: FrameConnection) -> HelloFrame:
-        hello = HelloFrame(PROTOCOL_VERSION, self.key, self._random(NONCE_BYTES))
+    def _former_for(self, theirs: HelloFrame) -> bytes:
+        """How we came to our key, for a dialler that looks for one that we had before."""
+        if not self._former or not theirs.sought:
+            return b""
+        known = [sought(step.before, theirs.nonce) for step in self._former]
+        return shown_chain(self._former) if any(one in theirs.sought for one in known) else b""
+
+    async def _is_followed(self, theirs: HelloFrame, wanted: Collection[PeerKey]) -> bool:
+        """Whether the peer that answers is the wanted one by another key, and we go along with it.
+        It has yet to prove the key.
+        """
+        chain = read_chain([theirs.former])
+        if not chain or not any(key in wanted for key in keys_before(chain, theirs.key)):
+            return False
+        return await self._events.follow(theirs.key, chain)
+
+    def _hello(
+        self,
+        connection: FrameConnection,
+        nonce: bytes,
+        sought: list[bytes] | None = None,
+        former: bytes = b"",
+    ) -> HelloFrame:
+        hello = HelloFrame(PROTOCOL_VERSION, self.key, nonce, sought or [], former)
         _tell(connection, FrameKind.HELLO, hello)
         return hello
 

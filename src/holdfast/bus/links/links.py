@@ -27,11 +27,14 @@ from holdfast.rules.bus.links.dial_plan import DialState
 from holdfast.rules.bus.links.link_choice import InboundVerdict, inbound_verdict
 from holdfast.rules.bus.links.strangers import whom_to_drop
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import (
     AnotherConnection,
     BusClosed,
     CapabilityRefused,
     HoldfastError,
+    InviteEnded,
+    MemberBarred,
     PeerNameTaken,
     PeerUnreachable,
     TooMany,
@@ -46,12 +49,14 @@ from holdfast.rules.limits import (
     REASON_CHARS_MAX,
     SECOND_MS,
 )
+from holdfast.service.problem import Problem
 from holdfast.service.supervisor import Supervisor, TaskUnit
 
 log = logging.getLogger("holdfast")
 
 _END_S = 2 * BUS_CLOSE_MS_MAX / SECOND_MS
 
+_TOLD = (CapabilityRefused, InviteEnded, MemberBarred, PeerNameTaken)
 _Unit = TaskUnit[DialState, Dial]
 
 
@@ -72,10 +77,14 @@ class BusLinks:
         jitter: Callable[[], float],
         now_ms: Callable[[], int],
         missed: Callable[[PeerKey], None] = _ignore_key,
+        former: Sequence[KeySuccession] = (),
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`missed` gets the keys of a peer that was at none of its addresses."""
-        self._missed = missed
-        self._greeter = Greeter(seed, events, random)
+        """`missed` gets the keys of a peer that was at none of its addresses; `changed` hears when
+        it stands otherwise with a wanted peer. `former`: how this peer came to its key.
+        """
+        self._missed, self._changed = missed, changed
+        self._greeter = Greeter(seed, events, random, former)
         self.key = self._greeter.key
         self._net, self._events, self._jitter, self._now_ms = net, events, jitter, now_ms
         self._loop = asyncio.get_running_loop()
@@ -136,6 +145,20 @@ class BusLinks:
         """How it stands with each wanted peer."""
         return [unit.work.status.view() for unit in self._supervisor.units.values()]
 
+    def try_now(self, name: str) -> None:
+        """Dials a wanted peer at once, if it is not linked."""
+        unit = self._supervisor.units.get(name)
+        if unit is not None:
+            unit.wake()
+
+    def problem(self, name: str) -> Problem | None:
+        """Why there is no link to a wanted peer; None if there is one, or nothing went wrong."""
+        unit = self._supervisor.units.get(name)
+        view = None if unit is None else unit.work.status.view()
+        if view is None or view.state is DialState.LINKED or not view.attempts:
+            return None
+        return view.last_error
+
     async def close(self) -> None:
         """Says goodbye on all links, and returns when all connections have ended."""
         self._is_closing = True
@@ -188,13 +211,12 @@ class BusLinks:
             connection.abort()
 
     def _refuse(self, connection: FrameConnection, error: HoldfastError) -> None:
-        """A stranger gets the code and not a word more; who showed a capability learns what is
-        wrong with it, which is all its own, and a peer that is known why it is not let in.
+        """A stranger gets the code and not a word more; who showed a capability or an invite learns
+        what is wrong with it, which is all its own, and a peer that is known why it is not let in.
         """
         self.counts[error.code] += 1
         log.info("a connection from %s is refused: %s", connection.host, error.message)
-        is_told = isinstance(error, CapabilityRefused | PeerNameTaken)
-        why = error.message[:REASON_CHARS_MAX] if is_told else ""
+        why = error.message[:REASON_CHARS_MAX] if isinstance(error, _TOLD) else ""
         goodbye = GoodbyeFrame(error.code, why)
         connection.send(FrameKind.GOODBYE, Stream.CONTROL, told(FrameKind.GOODBYE, goodbye))
         connection.close()
@@ -310,7 +332,7 @@ class BusLinks:
     # --- units ---------------------------------------------------------------------------------
 
     def _begin(self, name: str) -> _Unit:
-        status = DialStatus(name, self._now_ms)
+        status = DialStatus(name, self._now_ms, self._changed)
         return TaskUnit(status, Dial(name, self._wanted[name], self, status), self._jitter)
 
 

@@ -35,7 +35,7 @@ from holdfast.rules.bus.capability import (
 )
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.meshes.membership import BusCapabilityRow
-from holdfast.rules.bus.scope import relayed_topics
+from holdfast.rules.bus.scope import JOIN_SCOPE, relayed_topics
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -353,7 +353,10 @@ class CapabilityPeers:
     def _rights(self, key: PeerKey, shown: Sequence[bytes]) -> ShownRights | None:
         revoked = {row.id: None for row in self._rows("revoked")}
         ours, now = public_key(self._own_key.seed()), self._engine.ctx.now_ms()
-        return rights_shown(shown, ours, key, now, revoked)
+        rights = rights_shown(shown, ours, key, now, revoked)
+        # Who belongs to a mesh, or may ask to, is not said by capabilities alone.
+        scopes = () if rights is None else tuple(one for one in rights.scopes if one != JOIN_SCOPE)
+        return rights._replace(scopes=scopes) if rights is not None and scopes else None
 
     def _rows(self, kind: str) -> list[BusCapabilityRow]:
         rows = self._engine.read("bus.capability", lambda tx: tx.bus_capability_list())

@@ -19,6 +19,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.trust import check_zone_key
 from holdfast.node.trust.whereabouts import addresses_of, last_seen, note_addresses, trust_word
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import ZoneNotTrusted
 from holdfast.rules.keys import is_good, text_of
 from holdfast.rules.limits import BUS_SEEN_MS
@@ -71,6 +72,10 @@ class TrustDirectory:
         if peer is None:
             raise ZoneNotTrusted(f"{name!r} is not trusted here by this key")
         return peer
+
+    async def follow(self, key: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """People trust a key, and say so themselves when it is another one."""
+        return False
 
     async def note_address(self, key: PeerKey, address: str) -> None:
         """The peer was reached there. Nothing is written if that was known a moment ago."""

@@ -16,6 +16,8 @@ from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.member_peers import MemberPeers
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.mesh_store import PeerKey
+from holdfast.rules.bus.meshes.membership import is_ticket
+from holdfast.rules.bus.succession import KeySuccession, is_chain
 from holdfast.rules.errors import PeerNameTaken, ZoneNotTrusted
 from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITIES_SHOWN_MAX
@@ -89,7 +91,8 @@ class HomeDirectory:
             self._rights.look_at(key, capabilities)
             peer = self._rights.with_relays(key, peer)
         except ZoneNotTrusted:
-            peer = self._rights.admit(key, name, capabilities)
+            rights = [one for one in capabilities if not is_ticket(one) and not is_chain(one)]
+            peer = self._rights.admit(key, name, rights)
         namesake = await self._zones.find(peer.name)
         others = [one for one in self.members.all() if one.name == peer.name]
         linked = self._rights.find(peer.name)
@@ -101,6 +104,12 @@ class HomeDirectory:
                     hint="one of them has to get another name: two homes cannot have one",
                 )
         return peer
+
+    async def follow(self, key: PeerKey, chain: Sequence[KeySuccession]) -> bool:
+        """A member is followed to its new key; a zone is trusted by people alone."""
+        if any(self._is_zone(step.before) for step in chain):
+            return False
+        return self.members.follow(key, chain)
 
     async def note_address(self, key: PeerKey, address: str) -> None:
         if self._is_zone(key):

@@ -35,7 +35,9 @@ from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.settings import Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import Stream
+from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.rules.keys import public_key
+from holdfast.rules.outbox import is_peer_lane
 from holdfast.service.instance_lock import DaemonLock
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
@@ -98,6 +100,7 @@ class BusHost:
         host.api = LocalBus(host.bus, host.directory, host.members, host._discovered, host.close)
         host.api.meshes_changed = host._meshes_changed
         host.api.exchanged = host._exchanged
+        host.api.look_again = host.refresh
         host._lock = lock
         return host
 
@@ -109,13 +112,16 @@ class BusHost:
     """The meshes that are shared over the bus."""
 
     async def _unlock(self) -> None:
-        """Opens the seal of messages at rest. Raises WrongKey."""
+        """Opens the seal of messages at rest. Raises WrongKey, also if no key is to be had."""
         source = self._settings.bus.seal_source
         secret = None
         if source is not None:
             lock = await self._store.write_rows(lambda tx: tx.bus_noted("lock"))
             find = partial(seal_secret, source, self._paths.root, sealed=lock is not None)
-            secret = await asyncio.to_thread(find)
+            try:
+                secret = await asyncio.to_thread(find)
+            except BadInput as error:
+                raise WrongKey(error.message, hint=error.hint) from error
         await unlock(self._store, secret)
 
     async def _begin(self) -> None:
@@ -125,10 +131,12 @@ class BusHost:
             self.members = MeshMembers(
                 self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
             )
+            await self.members.take_over()
             self.members.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
+            self.exchange.know_keys(self._member_peers.keys_of)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
         except BaseException:
@@ -147,6 +155,7 @@ class BusHost:
         return await Bus.bind_with(
             BusOptions(
                 seed=self._own_key.seed(),
+                former=self._own_key.former(),
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
@@ -196,6 +205,11 @@ class BusHost:
         """The operator says where peers are."""
         self.directory.static = self._member_peers.static = static
 
+    def retried(self, lane: str) -> None:
+        """Something in this lane of the outbox is to be tried again at once."""
+        if is_peer_lane(lane):
+            self.bus.look_at_outbox()
+
     async def refresh(self) -> None:
         """Looks again whom this node trusts, and by which key it is known itself. With a new key
         subscriptions and services end, and are opened again by those who want them.
@@ -207,6 +221,7 @@ class BusHost:
                 self.api.bus, self.api.members = self.bus, self.members
             await self.members.refresh()
             await self.exchange.refresh()
+            self.bus.look_at_outbox()
 
     async def close(self) -> None:
         """Ends links and work; what waits for absent peers stays in the outbox."""
@@ -228,7 +243,8 @@ class _LinkNews:
     def link_up(self, link: Link) -> None:
         self._tell({"name": link.name, "state": "up", "address": link.address})
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None: ...
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+        return False
 
     def link_down(self, link: Link) -> None:
         self._tell({"name": link.name, "state": "down", "address": link.address})

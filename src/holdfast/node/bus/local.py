@@ -6,6 +6,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from holdfast.bus.bus import Bus
 from holdfast.bus.ports import DiscoveryStatus
 from holdfast.bus.received import (
@@ -43,6 +45,8 @@ class LocalBus:
         self._discovered, self._close = discovered, close
         self.meshes_changed: Callable[[], Awaitable[None]] = _nobody
         """Tells what exchanges meshes that there are others now."""
+        self.look_again: Callable[[], Awaitable[None]] = _nobody
+        """Looks again at everything that may have changed in the home, also at this node's key."""
         self.exchanged: Callable[[], MeshExchangeView] = MeshExchangeView
         """Says how the exchange of meshes stands."""
 
@@ -125,8 +129,7 @@ class LocalBus:
         await self.meshes_changed()
 
     async def refresh(self) -> None:
-        await self.members.refresh()
-        await self.meshes_changed()
+        await self.look_again()
 
     async def standing(self) -> BusStanding:
         found, heard = self.bus.status(), self._discovered()
@@ -137,12 +140,21 @@ class LocalBus:
             _standing(row, linked.pop(row.peer, None), waiting.get(row.peer, 0), now)
             for row in self._directory.standings()
         ]
-        for name in sorted(linked):
-            row, is_up = self._known_otherwise(name), linked[name].state == "connected"
+        known = [row.peer for row in peers]
+        members = [peer.name for peer in self.members.peers.all() if peer.name not in known]
+        for name in sorted({*linked, *members}):
+            peer = linked.get(name)
+            row, is_up = self._known_otherwise(name), peer and peer.state == "connected"
             is_kept = row.trust == "member" or (row.trust != "guest" and name in waiting)
             if not is_up and not is_kept:
                 continue  # what let it in was for that link alone
-            peers.append(_standing(row, linked[name], waiting.get(name, 0), now))
+            peers.append(_standing(row, peer, waiting.get(name, 0), now))
+        peers = [
+            msgspec.structs.replace(row, error=found.problems.get(row.peer))
+            if row.link == "down" and row.trust != "blocked"
+            else row
+            for row in peers
+        ]
         return BusStanding(
             name=found.name,
             card=self.bus.card,

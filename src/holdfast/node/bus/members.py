@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
+from nacl.signing import SigningKey
 
 from holdfast.bus.links.link import CLOSING
 from holdfast.bus.ports import Link, LinkPart, Peer
+from holdfast.node.bus import take_over
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
 from holdfast.node.bus.meshes.backfill import switch_on
 from holdfast.node.bus.owner import MemberRequest, MeshOwner
@@ -42,23 +45,32 @@ from holdfast.rules.bus.capability import Capability, check_capability, read_cap
 from holdfast.rules.bus.links.dial_plan import places_told
 from holdfast.rules.bus.meshes.member_list import (
     MemberList,
+    forgotten,
     is_newer,
+    joined,
     read_list,
     trusted_list,
 )
-from holdfast.rules.bus.meshes.membership import BusMeshRow, is_renewal_due, ticket
+from holdfast.rules.bus.meshes.membership import (
+    BusMeshRow,
+    is_renewal_due,
+    passed_on,
+    ticket,
+)
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
     CapabilityRefused,
     HoldfastError,
+    InviteEnded,
+    MemberBarred,
     NotAMember,
     NotShared,
     NotTrusted,
     PeerUnreachable,
     RequestRefused,
 )
-from holdfast.rules.invites import PeerInvite, digest
+from holdfast.rules.invites import SECRET_BYTES, PeerInvite, digest
 from holdfast.rules.keys import parse_card, text_of
 from holdfast.rules.limits import BUS_JOIN_MS
 from holdfast.rules.rows import MeshRow
@@ -67,6 +79,8 @@ from holdfast.transport.remote_errors import error_by_code
 
 log = logging.getLogger("holdfast.bus")
 T = TypeVar("T")
+_FINAL: Final = (InviteEnded, MemberBarred)
+"""What an owner says to a newcomer at its door that no further try changes."""
 
 
 class Answer(Protocol):
@@ -83,7 +97,10 @@ class MemberBus(Protocol):
     def serve(self, service: str, handler: Callable[[Any], Awaitable[bytes]]) -> object: ...
     def attach(self, part: LinkPart) -> None: ...
     async def refresh_peers(self) -> None: ...
-    async def connected(self, peer: str, wait_ms: int) -> bool: ...
+    async def connected(
+        self, peer: str, wait_ms: int, final: tuple[type[HoldfastError], ...]
+    ) -> bool: ...
+    async def hang_up(self, peer: str) -> None: ...
 
 
 class JoinedOverBus(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +131,7 @@ class MeshMembers:
         self._gone = gone
         self.on_change: Callable[[], None] = lambda: None
         """Called when members or their grants have changed."""
-        self._owner = MeshOwner(engine, own_key, write, self._changed)
+        self._owner = MeshOwner(engine, own_key, peers, write, self._changed)
         self._bus: MemberBus | None = None
         self._links: dict[bytes, Link] = {}
         self._shown_on: dict[bytes, tuple[bytes, ...]] = {}
@@ -141,8 +158,8 @@ class MeshMembers:
         self._shown_on[link.peer] = self.peers.last_shown.get(link.peer, ())
         self._spawn(self._meet(link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
-        """Not ours."""
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+        return False
 
     def link_down(self, link: Link) -> None:
         if self._links.get(link.peer) is link:
@@ -160,10 +177,19 @@ class MeshMembers:
         """Somebody has changed members of this home, perhaps in another process: all who are linked
         hear of it, and who does not belong any more loses its link.
         """
+        await self.take_over()
         await self._running_bus().refresh_peers()
         for held in self.peers.held():
             if held.members.serial > self._told.get(held.row.mesh, 0):
                 self._changed(held.members, heard_from=None)
+
+    async def take_over(self) -> None:
+        """If this node has a new key, its own meshes go on by that."""
+        if self._engine.read("mesh.members", lambda tx: take_over.is_due(tx, self._own_key)):
+            now = self._engine.ctx.now_ms()
+            await self._write(
+                "mesh.members", lambda tx: take_over.take_over(tx, self._own_key, now)
+            )
 
     # --- joining -------------------------------------------------------------------------------
 
@@ -174,13 +200,13 @@ class MeshMembers:
         """
         owner_name, owner = parse_card(invite.card)
         ours = self.peers.our_key()
-        if owner == ours:
+        if self.peers.is_ours(owner):
             raise BadInput("this invite was made by this very node", hint="hand it to another node")
         resumed = self._engine.read("mesh.join", lambda tx: _check_free(tx, invite.mesh, owner))
         self.begin_join(invite)
         try:
             await self._running_bus().refresh_peers()
-            if not await self._running_bus().connected(text_of(owner), wait_ms):
+            if not await self._running_bus().connected(text_of(owner), wait_ms, _FINAL):
                 where = ", ".join(invite.addresses) or "the networks of this machine"
                 raise PeerUnreachable(
                     f"{owner_name}, who made the invite, was not reached at {where}, or does not "
@@ -188,22 +214,25 @@ class MeshMembers:
                     hint="see that its daemon runs and listens for the bus; ask for a new invite, "
                     "with its address: holdfast mesh invite MESH --at HOST:PORT",
                 )
-            asked = JoinAsked(invite.mesh, self._own_key.name, invite.secret)
+            # The secret of a member's invite is a key, which nobody else has to know.
+            secret = bytes(SECRET_BYTES) if invite.capability else invite.secret
+            asked = JoinAsked(invite.mesh, self._own_key.name, secret)
             answer = await self._ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
         finally:
             # The link was for the join alone: it ends here, and is made anew as a member's.
+            await self._hang_up(owner)
             self.peers.end_join(owner)
             await self._running_bus().refresh_peers()
         given = decode(answer, JoinGiven)
         members = read_list(given.members, invite.mesh, owner)
         capability = check_capability(given.capability, ours, self._engine.ctx.now_ms())
         listed = members.of_key(ours)
-        if capability.issuer != owner or listed is None:
+        if capability.issuer != members.owner or listed is None:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
         switch_on(self._engine, invite.mesh)
         self._link_anew()
-        await self.peers.note_addresses(owner, invite.addresses)
+        await self.peers.note_addresses(members.owner, invite.addresses)
         await self._running_bus().refresh_peers()
         return JoinedOverBus(
             mesh=invite.mesh,
@@ -218,7 +247,12 @@ class MeshMembers:
         """The owner may be called, and is shown that this node knows an invite."""
         name, owner = parse_card(invite.card)
         peer = Peer(name=name, keys=(owner,), addresses=invite.addresses)
-        self.peers.begin_join(peer, ticket(digest(invite.secret), owner, self.peers.our_key()))
+        ours = self.peers.our_key()
+        if invite.capability:
+            shown = passed_on(invite, owner, ours, self._engine.ctx.now_ms())
+        else:
+            shown = ticket(digest(invite.secret), owner, ours)
+        self.peers.begin_join(peer, shown)
 
     def _add(
         self, tx: Transaction, title: str, members: MemberList, capability: Capability
@@ -250,6 +284,12 @@ class MeshMembers:
                 await self._ask(text_of(held.row.owner), LEAVE, wire.encode(LeaveAsked(mesh)))
             except NotAMember:
                 return
+            await self._hang_up(held.row.owner)  # the link of a member; others are made anew
+
+    async def _hang_up(self, key: bytes) -> None:
+        """Ends the link to a peer that only meshes know."""
+        if self._engine.read("bus.peer", lambda tx: tx.zone_of_key(key)) is None:
+            await self._running_bus().hang_up(text_of(key))
 
     async def _ask(self, to: str, service: str, body: bytes, wait_ms: int = BUS_JOIN_MS) -> bytes:
         """The answer, or the error that the other side gives, as it was raised there."""
@@ -273,9 +313,13 @@ class MeshMembers:
     async def _news_asked(self, asked: MemberRequest) -> bytes:
         wanted = decode(asked.body, NewsAsked)
         held = self._of_member(wanted.mesh, asked.key)
-        newer = held.members.raw if held.members.serial > wanted.serial else b""
-        renewed = self._owner.renewed(held, asked.key) if wanted.renew else b""
-        return wire.encode(NewsGiven(newer, renewed, self._places(held.members, asked.key)))
+        renewed = await self._owner.renewed(wanted.mesh, asked.key) if wanted.renew else b""
+        held = self._of_member(wanted.mesh, asked.key)
+        members = held.members
+        # One number, two lists: the owner's store went back in time, and it has to hear of both.
+        is_other = members.serial == wanted.serial and wanted.digest not in (b"", members.digest)
+        newer = members.raw if members.serial > wanted.serial or is_other else b""
+        return wire.encode(NewsGiven(newer, renewed, self._places(members, asked.key)))
 
     async def _list_told(self, asked: MemberRequest) -> bytes:
         told = decode(asked.body, ListTold)
@@ -297,13 +341,15 @@ class MeshMembers:
         """Remembers where a peer says that it listens, and tells other members if that is news;
         then asks it what is new.
         """
-        meshes = [held for held in self.peers.held() if held.members.of_key(link.peer)]
+        meshes = [held for held in self.peers.held() if held.listed(self.peers.keys(link.peer))]
         is_zone = self._engine.read("bus.peer", lambda tx: tx.zone_of_key(link.peer)) is not None
         places = places_told(link.welcome.addresses, _host(link))
         if (meshes or is_zone) and await self.peers.hear_addresses(link.peer, places):
             await self._running_bus().refresh_peers()
             for held in meshes:
                 self._changed(held.members, heard_from=link.peer)
+        elif len(self.peers.keys(link.peer)) > 1:
+            await self._running_bus().refresh_peers()  # nobody has to be looked for by the old key
         await self._ask_news(link)
 
     def _places(self, members: MemberList, asker: bytes) -> list[MemberPlaces]:
@@ -343,19 +389,21 @@ class MeshMembers:
     async def _ask_news(self, link: Link) -> None:
         """Asks a peer whose link came up what is new in the meshes that both belong to."""
         for held in self.peers.held():
-            if held.members.of_key(link.peer) is None and not self._belongs(link.peer, held):
+            known = held.listed(self.peers.keys(link.peer))
+            if known is None and not self._belongs(link.peer, held):
                 continue
-            renew = link.peer == held.row.owner and self._is_due(held)
-            asked = NewsAsked(held.row.mesh, held.members.serial, renew)
+            renew = self.peers.owns(link.peer, held) and self._is_due(held)
+            members = held.members
+            asked = NewsAsked(held.row.mesh, members.serial, renew, members.digest)
             try:
                 given = decode(await self._ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
-                if given.capability:
-                    await self._renew_if_good(held, given.capability)
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
+                if given.capability:
+                    await self._renew_if_good(held.row.mesh, given.capability)
                 await self._hear_places(held.row.mesh, given.places, link.peer)
             except NotAMember:
-                if link.peer == held.row.owner:
+                if self.peers.owns(link.peer, held):
                     log.warning("the owner of %s has removed this node from it", held.row.mesh)
             except HoldfastError as error:
                 log.info("%s tells nothing new of %s: %s", link.name, held.row.mesh, error.message)
@@ -369,23 +417,25 @@ class MeshMembers:
     def _is_due(self, held: HeldMesh) -> bool:
         if not held.row.capability:
             return False
-        return is_renewal_due(read_capability(held.row.capability), self._engine.ctx.now_ms())
+        listed = held.members.of_key(self.peers.our_key())
+        capability = read_capability(held.row.capability)
+        return is_renewal_due(capability, self._engine.ctx.now_ms(), held.row.owner, listed)
 
-    async def _renew_if_good(self, held: HeldMesh, raw: bytes) -> None:
+    async def _renew_if_good(self, mesh: str, raw: bytes) -> None:
         """By a clock that is far off nothing new is good; what else is new counts all the same."""
         try:
-            await self._renew(held, raw)
+            await self._renew(mesh, raw)
         except CapabilityRefused as error:
-            log.warning("the right in %s is not renewed: %s", held.row.mesh, error.message)
+            log.warning("the right in %s is not renewed: %s", mesh, error.message)
 
-    async def _renew(self, held: HeldMesh, raw: bytes) -> None:
+    async def _renew(self, mesh: str, raw: bytes) -> None:
         fresh = check_capability(raw, self.peers.our_key(), self._engine.ctx.now_ms())
-        if fresh.issuer != held.row.owner:
-            raise CapabilityRefused("the owner has given a right that is not its own")
 
         def work(tx: Transaction) -> None:
-            row = tx.bus_mesh_get(held.row.mesh)
-            if row is not None and row.owner == held.row.owner:
+            row = tx.bus_mesh_get(mesh)
+            if row is not None and row.owner != fresh.issuer:
+                raise CapabilityRefused("the owner has given a right that is not its own")
+            if row is not None:
                 tx.bus_mesh_put(msgspec.structs.replace(row, capability=raw))
 
         await self._write("mesh.renew", work)
@@ -393,18 +443,46 @@ class MeshMembers:
     async def _adopt(self, held: HeldMesh, raw: bytes, heard_from: bytes) -> None:
         """Takes a newer list, and tells others. Raises BadAnswer if the owner did not sign it."""
         offered = read_list(raw, held.row.mesh, held.row.owner)
-
-        def work(tx: Transaction) -> bool:
-            row = tx.bus_mesh_get(held.row.mesh)
-            if row is None or not is_newer(offered, trusted_list(row.members)):
-                return False
-            tx.bus_mesh_put(msgspec.structs.replace(row, members=offered.raw))
-            return True
-
-        if await self._write("mesh.members", work):
-            self._changed(offered, heard_from)
+        adopted = await self._write("mesh.members", partial(self._take_list, offered))
+        if adopted is not None:
+            # Who told another list than it became has to hear of that, too.
+            self._changed(adopted, heard_from if adopted is offered else None)
             await self._running_bus().refresh_peers()
             self._link_anew()
+            self._renew_if_due(offered.mesh)
+        now_held = self.peers.held_mesh(offered.mesh)
+        if now_held is not None and is_newer(offered, now_held.members):
+            log.warning("%s has a list of %s that forgets some", heard_from.hex(), offered.mesh)
+            link = self._links.get(heard_from)
+            if link is not None and self.peers.owns(heard_from, now_held):
+                self._spawn(self._tell(link, now_held.members))
+
+    def _take_list(self, offered: MemberList, tx: Transaction) -> MemberList | None:
+        """Stores the list that counts from now on; None if that is the one that was there."""
+        row, now = tx.bus_mesh_get(offered.mesh), self._engine.ctx.now_ms()
+        if row is None:
+            return None
+        members = trusted_list(row.members)
+        key = SigningKey(self._own_key.seed())
+        if row.owner == bytes(key.verify_key):
+            # We signed it ourselves, and have forgotten that if our store went back in time.
+            after = joined(key, members, offered, now) if offered.owner == row.owner else members
+        elif is_newer(offered, members) and not any(forgotten(offered, members, now)):
+            after = offered
+        else:
+            after = members
+        if after is members:
+            return None
+        tx.bus_mesh_put(msgspec.structs.replace(row, owner=after.owner, members=after.raw))
+        return after
+
+    def _renew_if_due(self, mesh: str) -> None:
+        """The owner may have given this node more, or have another key now."""
+        held = self.peers.held_mesh(mesh)
+        if held is not None and self._is_due(held):
+            for link in list(self._links.values()):
+                if self.peers.owns(link.peer, held):
+                    self._spawn(self._ask_news(link))
 
     def _link_anew(self) -> None:
         """What this node was given is shown when a link begins. One that stands, because the peer
@@ -422,7 +500,8 @@ class MeshMembers:
         self._told[members.mesh] = members.serial
         self.on_change()
         for link in list(self._links.values()):
-            if link.peer != heard_from and members.of_key(link.peer) is not None:
+            keys = self.peers.keys(link.peer)
+            if link.peer != heard_from and any(map(members.of_key, keys)):
                 self._spawn(self._tell(link, members))
 
     async def _tell(self, link: Link, members: MemberList) -> None:

@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Final
 from holdfast.node.bus.holder import hold_bus
 from holdfast.node.home.opening import Opened
 from holdfast.rules.bus.sealing import KEY_BYTES, SealPlace, SealSecret, SealSource
-from holdfast.rules.errors import BadInput, WrongKey
+from holdfast.rules.errors import BadInput, Conflict, WrongKey
 from holdfast.storage.files.secrets import guard_secret
 from holdfast.storage.loop_queue import LoopWrites
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore
-from holdfast.storage.sqlite.bus.resealing import change_data_key, change_secret, unlock
+from holdfast.storage.sqlite.bus.resealing import (
+    change_data_key,
+    change_secret,
+    open_all,
+    unlock,
+)
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -66,6 +71,24 @@ async def change_seal(
             await change_secret(store, known, wanted)
         if new_data_key:
             await change_data_key(store, wanted)
+    finally:
+        lock.close()
+
+
+async def end_seal(opened: Opened, source: SealSource) -> None:
+    """Opens the messages of a home for good. No process may hold the bus of the home. Raises
+    WrongKey unless `source` has the secret of now.
+    """
+    lock = hold_bus(opened.paths)
+    try:
+        store = SqliteMeshStore(
+            opened.store, opened.paths.bus_mark, write=LoopWrites(opened.store.writer)
+        )
+        if not await store.is_sealed():
+            raise Conflict("messages of this home are not sealed", hint="nothing is to be done")
+        await start_unsealed(store, source, opened.paths.root)
+        fetch = partial(seal_secret, source, opened.paths.root, sealed=True)
+        await open_all(store, await store.beside(fetch))
     finally:
         lock.close()
 

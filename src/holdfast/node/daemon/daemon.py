@@ -42,7 +42,7 @@ from holdfast.node.upkeep.disk import DiskWatch
 from holdfast.rules import limits
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
-from holdfast.rules.errors import HoldfastError, HomeCopied
+from holdfast.rules.errors import HoldfastError, HomeCopied, WrongKey
 from holdfast.rules.home_copy import HomePlace
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import OutboxRow
@@ -229,13 +229,19 @@ class Daemon(Service):
     async def _start_bus(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         if not self._settings.bus.enabled:
             return
-        host = api.bus = await BusHost.bind(
-            api.engine,
-            api.node._opened.store,
-            paths,
-            self._settings,
-            patience_ms=limits.BUS_HOLDER_MS,
-        )
+        try:
+            host = api.bus = await BusHost.bind(
+                api.engine,
+                api.node._opened.store,
+                paths,
+                self._settings,
+                patience_ms=limits.BUS_HOLDER_MS,
+            )
+        except WrongKey as error:
+            # All else of the node works without the bus, and whoever asks for it hears why.
+            api.bus_problem = error
+            log.error("the bus is closed: %s (%s)", error.message, error.hint)
+            return
         ending.push_async_callback(host.close)
         host.on_link(lambda document: self._news(api.log_watch, "peer", document))
         api.log_watch.on_look.append(lambda: host.log_at(api.log_watch.head))

@@ -42,6 +42,7 @@ from holdfast.rules.errors import (
     RequestTimedOut,
     UnknownPeer,
     UnknownStream,
+    WrongKey,
 )
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
@@ -62,7 +63,7 @@ T = TypeVar("T")
 _STREAM: Final = "text/event-stream"
 _HEARTBEAT: Final = b": still here\n\n"
 _BUFFER_MAX: Final = 4096
-_ANY_CALL: Final = (BusClosed, BusStoreFailed)
+_ANY_CALL: Final = (BusClosed, BusStoreFailed, WrongKey)
 
 routes = Routes()
 
@@ -355,6 +356,8 @@ async def _reply(call: NodeRequest) -> Response:
 
 def bus_of(call: NodeRequest) -> BusHost:
     host = call.api.bus
+    if host is None and call.api.bus_problem is not None:
+        raise call.api.bus_problem
     if host is None:
         raise BusClosed("this daemon holds no bus", hint="set enabled in [bus] and start it again")
     return host

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope
 
 from holdfast.node.http.bus_streams import BusStreams
 from holdfast.rules import limits
-from holdfast.rules.errors import BadInput, BadToken, NotGranted
+from holdfast.rules.errors import BadInput, BadToken, HoldfastError, NotGranted
 from holdfast.service.caller import LOCAL, Caller
 from holdfast.service.http.request import (
     ANYONE,
@@ -73,6 +73,8 @@ class NodeApi:
     event_hooks: EventHooks | None = None
     sync_manager: SyncManager | None = None
     bus: BusHost | None = None
+    bus_problem: HoldfastError | None = None
+    """Why there is no bus, if there should be one."""
     bus_streams: BusStreams = field(default_factory=BusStreams)
     reload: Callable[[], Reloaded] = _not_yet
     """Reads the settings again; in the loop."""

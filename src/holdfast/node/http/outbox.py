@@ -81,7 +81,10 @@ async def _get(call: NodeRequest) -> Response:
 )
 async def _retry(call: NodeRequest) -> Response:
     """Try a failed item again at once."""
-    return _changed(call, await call.api.run(_outbox(call).retry, call.path["id"]))
+    item = await call.api.run(_outbox(call).retry, call.path["id"])
+    if call.api.bus is not None:
+        call.api.bus.retried(item.lane)
+    return _changed(call, item)
 
 
 @routes.post(

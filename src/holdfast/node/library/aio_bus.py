@@ -7,6 +7,7 @@ this process holds it until the node is closed. The verbs and their errors are t
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from holdfast.rules.limits import (
     BUS_RESOLVE_MS,
     BUS_SERVE_MAX,
 )
+from holdfast.storage.files.durable import disk_errors
 
 if TYPE_CHECKING:
     from holdfast.bus.received import (
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from holdfast.node.home.opening import Opened
 
 
+log = logging.getLogger("holdfast.bus")
+
+
 @checks_arguments()
 class AsyncNodeBus:
     """The bus of one home. Belongs to one event loop."""
@@ -49,6 +54,9 @@ class AsyncNodeBus:
         self._opening = asyncio.Lock()
         self._closed = False
         self._settings: dict[str, Any] = {}
+        self._telling: dict[asyncio.Task[None], None] = {}
+        self._key_file: tuple[int, int] | None = None
+        """The file of this node's key as it was when this process bound the bus."""
 
     async def bind(
         self, *, listen: str | None = None, discovery: str | None = None
@@ -186,7 +194,24 @@ class AsyncNodeBus:
         from holdfast.node.trust.own_key import OwnKey
 
         opened = self._opened
-        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
+        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths), self._tell_soon)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process uses the bus."""
+        return self._api is not None
+
+    def _tell_soon(self) -> None:
+        if self.is_open or is_asked_for(self._opened):
+            told = asyncio.get_running_loop().create_task(self.refresh())
+            self._telling[told] = None
+            told.add_done_callback(self._told)
+
+    def _told(self, done: asyncio.Task[None]) -> None:
+        self._telling.pop(done, None)
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            log.warning("the bus was not told what has changed in its home: %s", error)
 
     @property
     def capabilities(self) -> BusCapabilities:
@@ -222,6 +247,7 @@ class AsyncNodeBus:
     async def close(self) -> None:
         """Lets go of the bus; what waits for absent peers stays in the outbox."""
         self._closed = True
+        await asyncio.gather(*self._telling, return_exceptions=True)
         async with self._opening:
             api, self._api = self._api, None
             if api is not None:
@@ -233,7 +259,16 @@ class AsyncNodeBus:
                 raise BusClosed("the bus of this node was closed")
             if self._api is None:
                 self._api = await self._open()
+            elif self._key_file is not None and self._key_file != self._key_file_now():
+                # The key of this node was changed, perhaps by another process.
+                self._key_file = self._key_file_now()
+                await self._api.refresh()
             return self._api
+
+    def _key_file_now(self) -> tuple[int, int]:
+        with disk_errors(f"read {self._opened.paths.identity}"):
+            found = self._opened.paths.identity.stat()
+        return found.st_ino, found.st_mtime_ns
 
     async def _open(self) -> BusApi:
         from holdfast.node.bus.holder import wait_for_bus
@@ -246,8 +281,19 @@ class AsyncNodeBus:
         if address is not None:
             return RemoteBus(address)
         settings = load(os.environ, self._settings)
+        self._key_file = self._key_file_now()
         host = await BusHost.bind(self._opened.engine, self._opened.store, paths, settings)
         return host.api
+
+
+def is_asked_for(opened: Opened) -> bool:
+    """Whether a daemon holds the bus of this home, and can be told of changes."""
+    from holdfast.node.bus.holder import bus_socket
+
+    try:
+        return bus_socket(opened.paths) is not None
+    except AlreadyExists:
+        return False  # another program, which cannot be asked
 
 
 class Serving:

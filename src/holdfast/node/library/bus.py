@@ -13,7 +13,7 @@ from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
-from holdfast.node.library.aio_bus import AsyncNodeBus, Serving, next_of
+from holdfast.node.library.aio_bus import AsyncNodeBus, Serving, is_asked_for, next_of
 from holdfast.node.library.loop_thread import LoopThread
 from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.limits import BUS_BUFFER, BUS_SERVE_MAX
@@ -68,7 +68,13 @@ class NodeBus:
         from holdfast.node.trust.own_key import OwnKey
 
         opened = self._opened
-        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths))
+        return BusSharing(opened.engine, OwnKey(opened.engine, opened.paths), self._tell)
+
+    def _tell(self) -> None:
+        """Whoever holds the bus hears of what has changed here."""
+        is_open = self._made is not None and self._made.is_open
+        if is_open or is_asked_for(self._opened):
+            self.refresh()
 
     @property
     def capabilities(self) -> BusCapabilities:

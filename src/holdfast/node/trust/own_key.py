@@ -5,6 +5,9 @@ it.
 operator gives its card to every zone that trusts this node; each then knows two keys. `switch`
 makes the next key the current one, which other processes notice with their next hello. At last the
 operator revokes the old key there, or it ends by itself if it was trusted for some days only.
+
+Before it goes, the old key signs the new one. Members of meshes without a broker follow that by
+themselves (`rules/bus/succession.py`); zones are trusted by people, and wait for theirs.
 """
 
 from __future__ import annotations
@@ -12,7 +15,10 @@ from __future__ import annotations
 import os
 from hmac import compare_digest
 
+import msgspec
+
 from holdfast.node.core.engine import NodeEngine
+from holdfast.rules.bus.succession import Chain, KeySuccession, keys_before, succeed, with_step
 from holdfast.rules.errors import StoreFailed, UnknownKey
 from holdfast.rules.keys import card_of, public_key
 from holdfast.storage.files.durable import alone_in, disk_errors, durable_replace, fsync_dir
@@ -61,10 +67,36 @@ class OwnKey:
                 raise UnknownKey(
                     "this node has no next key", hint="make it first: holdfast peer rotate"
                 )
+            step = succeed(self.seed(), public_key(seed))
+            chain = with_step(self._chain(), step)
+            durable_replace(self._paths.identity_former, msgspec.msgpack.encode(chain))
             # Replaced before the other goes: a crash between leaves both, with the same content.
             durable_replace(self._paths.identity, seed)
             self._drop_next()
         return card_of(self.name, public_key(seed))
+
+    def former(self) -> tuple[KeySuccession, ...]:
+        """How this node came to its key, the first step first; empty if it has its first one."""
+        chain, key = self._chain(), public_key(self.seed())
+        # A switch that was cut short has signed a key that is not in use yet.
+        ends = [number for number, step in enumerate(chain, 1) if step.after == key]
+        return chain[: ends[-1]] if ends else ()
+
+    def former_keys(self) -> tuple[bytes, ...]:
+        """The keys that this node had before, the newest first."""
+        return keys_before(self.former(), public_key(self.seed()))
+
+    def _chain(self) -> tuple[KeySuccession, ...]:
+        path = self._paths.identity_former
+        with disk_errors(f"read {path}"):
+            try:
+                raw = path.read_bytes()
+            except FileNotFoundError:
+                return ()
+        try:
+            return msgspec.msgpack.decode(raw, type=Chain)
+        except msgspec.DecodeError:
+            return ()  # it was harmed: peers that know only an older key do not follow
 
     def _next(self) -> bytes | None:
         seed = _read_seed(self._paths.identity_next)

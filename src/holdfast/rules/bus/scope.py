@@ -21,6 +21,10 @@ from holdfast.rules.errors import BadInput
 from holdfast.rules.names import check_mesh
 
 MESH_RIGHTS: Final = ("read", "write", "relay", "invite")
+JOIN_SCOPE: Final = "service:holdfast.mesh.join"
+"""To ask the owner of a mesh to be let in."""
+LEAVE_SCOPE: Final = "service:holdfast.mesh.leave"
+"""To tell the owner of a mesh that one leaves."""
 _PATTERNS: Final = ("service", "topic", "relay")
 _HINT: Final = "write mesh:NAME:read, mesh:NAME:write, service:NAME, topic:PATTERN or relay:PATTERN"
 

@@ -3,6 +3,7 @@
     data.db  data.db-wal  data.db-shm     0600   the database (SQLite's own files)
     blobs/ab/<sha256>                     0600 in 0700 folders
     identity.key  identity.next.key       0600   32 random bytes, its signing seed, and the next one
+    identity.former                       0600   how its earlier keys signed the ones after them
     tls.crt  tls.key                      0600   what its daemon shows to clients
     api.sock  wake.sock                   0600   sockets of its daemon
     ballast                               0600   room that is given up when the disk is full
@@ -80,6 +81,10 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "identity.next.key"
 
     @property
+    def identity_former(self) -> Path:
+        return self.root / "identity.former"
+
+    @property
     def tls_cert(self) -> Path:
         return self.root / "tls.crt"
 
@@ -141,7 +146,13 @@ class HomePaths(msgspec.Struct, frozen=True):
     @property
     def files(self) -> tuple[Path, ...]:
         inner = (self.database, self.wal, self.shm, self.identity, self.mark, self.whereabouts)
-        serving = (self.identity_next, self.tls_cert, self.tls_key, self.ballast)
+        serving = (
+            self.identity_next,
+            self.identity_former,
+            self.tls_cert,
+            self.tls_key,
+            self.ballast,
+        )
         return (*inner, self.metrics, self.backup_lock, self.bus_mark, *serving)
 
     @property

@@ -254,7 +254,7 @@ def test_B6_the_owner_may_do_everything_and_its_list_is_the_truth_for_itself() -
     seen_by_owner = standing_of(made, key(OWNER), key(ANA), [])
     assert seen_by_owner is not None
     assert (seen_by_owner.name, seen_by_owner.grants) == ("ana", ("read",))
-    assert standing_of(made, key(OWNER), key(BOB), [right(BOB, "bob")]) is None
+    assert standing_of(made, key(OWNER), key(BOB), []) is None
 
 
 def test_B6_two_members_recognise_each_other_by_what_the_owner_signed() -> None:
@@ -313,10 +313,14 @@ def test_B6_the_best_of_several_capabilities_counts() -> None:
 
 
 def test_B6_a_capability_is_renewed_in_its_second_half() -> None:
-    given_ = right(ANA, "ana")
-    assert not is_renewal_due(given_, NOW)
-    assert not is_renewal_due(given_, NOW + BUS_CAPABILITY_MS // 2)
-    assert is_renewal_due(given_, NOW + BUS_CAPABILITY_MS // 2 + 1)
+    given_, half = right(ANA, "ana"), NOW + BUS_CAPABILITY_MS // 2
+    due = partial(is_renewal_due, given_, owner=key(OWNER), listed=listed("ana", ANA))
+    assert not due(now_ms=NOW)
+    assert not due(now_ms=half)
+    assert due(now_ms=half + 1)
+    assert due(now_ms=NOW, owner=key(ZOE)), "the owner has another key now"
+    assert due(now_ms=NOW, listed=listed("ana", ANA, "read", "invite")), "she was given more"
+    assert due(now_ms=NOW, listed=None), "the list has another key of hers"
 
 
 def test_B6_grants_are_those_of_a_mesh_without_a_broker() -> None:

@@ -232,10 +232,8 @@ def status(session: CommandSession) -> None:
             session.show(document)
             return
         tables.card(document, ["name", "card", "pid", "listening", "discovery", "waiting"])
-        peers = document["peers"]
-        if not tables.table(
-            peers, ["peer", "link", "address", "rtt_ms", "waiting", "sent", "received", "refused"]
-        ):
+        figures = ["rtt_ms", "waiting", "sent", "received", "refused", "error"]
+        if not tables.table(document["peers"], ["peer", "link", "address", *figures]):
             session.talk("no peer is trusted; trust one with: holdfast peer trust CARD")
 
 
@@ -260,6 +258,25 @@ def seal(session: CommandSession, place: str, old: str | None, new_key: bool) ->
         asyncio.run(change_seal(node._opened, known, new, new_data_key=new_key))
     session.talk(f'now write into the settings, under [bus]: seal = "{place}"')
     session.show({"sealed": True, "place": place}, "sealed\n")
+
+
+@verb(bus_, "unseal", mesh=False, writes=True)
+@click.argument("place")
+def unseal(session: CommandSession, place: str) -> None:
+    """Store the bodies of messages in the clear again; PLACE is where the key is.
+
+    The daemon must be down. Take seal out of the settings first, under [bus]: else the next start
+    seals them again.
+    """
+    import asyncio
+
+    from holdfast.node.bus.seal_secret import end_seal
+    from holdfast.rules.bus.sealing import SealSource
+
+    with session.node() as node:
+        asyncio.run(end_seal(node._opened, SealSource.parse(place)))
+    session.talk("see that the settings name no seal under [bus]")
+    session.show({"sealed": False}, "in the clear\n")
 
 
 # --- what they share -------------------------------------------------------------------------

@@ -54,7 +54,8 @@ def invite(
     from holdfast.node.settings import dial_address
 
     node = session.opened
-    addresses = [at] if at is not None else _addresses(node)
+    is_owner = any(one.ours for one in node.bus.sharing.shared() if one.mesh == mesh.slug)
+    addresses = [at] if at is not None else _addresses(node) if is_owner else []
     made = node.bus.sharing.invite(
         mesh.slug,
         uses=uses,
@@ -62,10 +63,13 @@ def invite(
         grants=grants,
         addresses=[dial_address(one) for one in addresses],
     )
-    session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
-    if not addresses:
-        session.talk("it names no address: others find this node on the LAN, or say --at HOST:PORT")
-    session.talk("newcomers need this node to run: holdfast up --bus-listen HOST:PORT")
+    if is_owner:
+        session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
+        if not addresses:
+            session.talk("it names no address: others find this node on the LAN, or --at HOST:PORT")
+        session.talk("newcomers need this node to run: holdfast up --bus-listen HOST:PORT")
+    else:
+        session.talk(f"good for 1, for {hours} hours at most; the owner of {mesh.slug} lets it in")
     session.show(documents.plain(made), f"{made.text}\n")
 
 
@@ -145,9 +149,24 @@ def remove_member(session: CommandSession, mesh: Mesh, member: str) -> None:
     gone = session.opened.bus.sharing.remove_member(mesh.slug, member)
     told = own_daemon.refresh(session.opened.home)
     session.talk(f"{gone.name} is no member of {mesh.slug} any more")
+    session.talk(f"no invite lets it in again, until: holdfast mesh admit {gone.name}")
     if not told:
         session.talk("the other members hear of it from the daemon: holdfast up")
     session.show({"mesh": mesh.slug, "member": gone.name, "removed": True}, "")
+
+
+@verb(mesh_, "admit")
+@click.argument("member")
+def admit(session: CommandSession, member: str) -> None:
+    """Let MEMBER, a name or a key that was removed from a mesh of yours, join it again.
+
+    It needs an invite, like any other: holdfast mesh invite. Only for meshes without a broker.
+    """
+    with session.mesh() as mesh:
+        key = session.opened.bus.sharing.admit(mesh.slug, member)
+        own_daemon.refresh(session.opened.home)
+        session.talk(f"{member} may join {mesh.slug} again, with an invite")
+        session.show({"mesh": mesh.slug, "member": member, "key": key}, f"{key}\n")
 
 
 def leave(session: CommandSession, mesh: Mesh, remove: bool, forget: bool) -> None:

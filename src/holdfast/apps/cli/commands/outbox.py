@@ -7,6 +7,7 @@ import os
 import click
 import msgspec
 
+from holdfast.apps.cli import own_daemon
 from holdfast.apps.cli.commands.send import show_sent
 from holdfast.apps.cli.declare import KEY, noun, verb
 from holdfast.apps.cli.session import CommandSession
@@ -14,6 +15,7 @@ from holdfast.node.library.node import Node
 from holdfast.node.messages.outbox import Outbox, OutboxItem
 from holdfast.node.settings import load
 from holdfast.rules.errors import BadInput
+from holdfast.rules.outbox import is_peer_lane
 
 outbox_ = noun("outbox", "What this node has to send to its brokers and to peers of the bus.")
 
@@ -70,7 +72,10 @@ def show(session: CommandSession, id_: str) -> None:
 def retry(session: CommandSession, id_: str) -> None:
     """Try a change or message again at once, now that what was wrong is put right."""
     with session.warning_node() as node:
-        _changed(session, outbox_of(node).retry(id_))
+        item = outbox_of(node).retry(id_)
+        if is_peer_lane(item.lane):
+            own_daemon.refresh(node.home)  # a broker's lane notices by itself
+        _changed(session, item)
 
 
 @verb(outbox_, "requeue", mesh=False, writes=KEY)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -69,6 +69,12 @@ class MeshExchange:
         self._alarm: asyncio.TimerHandle | None = None
         self._holding: asyncio.TimerHandle | None = None
         self._closed = False
+
+    def know_keys(self, keys_of: Callable[[str, str], Collection[bytes]]) -> None:
+        """`keys_of` says which keys a name has, or had, in a mesh: the owner of the mesh knows when
+        a member has another one.
+        """
+        self._context.keys_of = keys_of
 
     async def start(self) -> None:
         """Reads what there is, and goes on with what was not counted yet."""
@@ -158,13 +164,13 @@ class MeshExchange:
         mesh_link = self._links[label] = MeshLink(self._context, link, label)
         self._context.start(self._introduce(mesh_link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> None:
+    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
         mesh_link = self._of(link)
         if mesh_link is None:
-            link.taken(stream, len(body))
-        else:
-            mesh_link.frame(stream, body)
-            self._hold_soon()
+            return False
+        mesh_link.frame(stream, body)
+        self._hold_soon()
+        return True
 
     def link_down(self, link: Link) -> None:
         mesh_link = self._of(link)

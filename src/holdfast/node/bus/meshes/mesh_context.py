@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 from holdfast.bus.options import RunInThread
@@ -47,6 +47,8 @@ class MeshContext:
         self.own_past = OwnPast(engine, run, self.start)
         self.rows: dict[StreamName, StreamRow] = {}
         """The streams as they were read last."""
+        self.keys_of: Callable[[str, str], Collection[bytes]] = lambda mesh, name: ()
+        """The keys that a name has, or had, in a mesh, as the mesh's owner says."""
         self.taken: dict[StreamName, None] = {}
         """Streams of which a page was stored since the last reading began: what that reads of them
         may be older."""
@@ -113,7 +115,7 @@ class MeshContext:
         if not key:
             return False
         if name.origin == self.us:
-            return key != self.key
+            return key != self.key and key not in self.keys_of(name.mesh, name.origin)
         known = self.zone_keys.get(name.origin, ())
         if not known:
             known = tuple(
@@ -121,7 +123,9 @@ class MeshContext:
                 for other, row in self.rows.items()
                 if row.key and (other.mesh, other.origin) == (name.mesh, name.origin)
             )
-        return bool(known) and key not in known
+        if not known or key in known:
+            return False
+        return key not in self.keys_of(name.mesh, name.origin)
 
     def key_of(self, name: StreamName) -> bytes:
         """The key of an origin, as far as it is known here."""

@@ -50,7 +50,7 @@ from holdfast.protocol.bus_mesh import (
     read_word,
     seqs_of,
 )
-from holdfast.rules.backoff import backoff_ms
+from holdfast.rules.backoff import Allowance, backoff_ms
 from holdfast.rules.bus.meshes.coverage import (
     NOTHING,
     BoundedCoverage,
@@ -73,10 +73,13 @@ from holdfast.rules.errors import (
     NotGranted,
     OverLimit,
     PeerUnreachable,
+    TooMany,
     UnknownMesh,
 )
 from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
+    BUS_MESHES_TOLD_MAX,
+    BUS_MESHES_TOLD_MS,
     BUS_OWED_RANGES_MAX,
     BUS_PAGES_WAITING_MAX,
     BUS_QUESTIONS_MAX,
@@ -114,6 +117,7 @@ class MeshLink:
         self.refused = False
         """The peer broke the rules: nothing more is taken from it on this link."""
         self.figures = MeshLinkFigures()
+        self._meshes_told = Allowance(BUS_MESHES_TOLD_MAX, BUS_MESHES_TOLD_MS)
         self._heard = False
         """Whether the peer told which meshes it shares."""
         self._given, self._learned = StreamNumbers(), StreamNumbers()
@@ -263,6 +267,10 @@ class MeshLink:
         return True
 
     def _hear_meshes(self, word: MeshesShared) -> None:
+        left = self._meshes_told.spend(int(self._context.now()))
+        if left is None:
+            raise TooMany("it says again and again which meshes it shares")
+        self._meshes_told = left
         self._heard, self.theirs = True, word.meshes
         if self.introduced and not word.heard:
             self.introduce(self.ours)

@@ -1,34 +1,50 @@
 """Who is let into a mesh that has no broker, and what a peer may do in it.
 
 The owner decides who belongs: by an invite whose secret the newcomer shows, under a name that
-nobody else has. Everybody decides who may do what, from three things: the owner's key, the newest
-list of members that this node has heard of, and the capabilities that a peer shows.
+nobody else has. A member that may `invite` makes an invite too: it passes the right to ask on to a
+key that only the text of the invite holds (`member_invite`). Everybody decides who may do what,
+from three things: the owner's key, the newest list of members that this node has heard of, and the
+capabilities that a peer shows.
 
-    the owner                    everything
-    a member, asked by the owner     what the list says: the owner's own list is the truth
+    the owner                        everything
+    a member, asked by the owner     what the list says: the owner's own list is the truth; of a key
+                                     that it says nothing about, what the owner itself gave it
     a member, asked by a member      what its capability and the list say; the capability alone if
                                      it came after this node's list was made
     a key that was removed           nothing
+
+A peer that has changed its key shows how the old one signed the new one, and is who it was.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 from typing import Final, NamedTuple
 
 import msgspec
+from nacl.signing import SigningKey
 
-from holdfast.rules.bus.capability import Capability
+from holdfast.rules.bus.capability import Capability, narrow, read_capability
 from holdfast.rules.bus.meshes.member_list import ListedMember, MemberList
-from holdfast.rules.bus.scope import MESH_RIGHTS, mesh_scope
-from holdfast.rules.errors import AlreadyExists, InviteEnded, NotAMember, NotTrusted
+from holdfast.rules.bus.scope import JOIN_SCOPE, MESH_RIGHTS, mesh_scope
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BadInput,
+    InviteEnded,
+    MemberBarred,
+    NotAMember,
+    NotTrusted,
+)
+from holdfast.rules.invites import PeerInvite
 from holdfast.rules.limits import BUS_CAPABILITY_MS
 
+ENDED: Final = "the invite was used up, has expired or was taken back"
 RENEW_MS: Final = BUS_CAPABILITY_MS // 2
 """A capability is renewed when less than this is left of it."""
 _TICKET: Final = b"holdfast bus join 1\0"
+_MEMBER_INVITE: Final = b"holdfast bus member invite 1\0"
 
 
 class BusMeshRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +124,56 @@ def invite_of_ticket(
     return None
 
 
+def member_invite(members: MemberList, shown: Iterable[Capability]) -> BusInviteRow | None:
+    """The invite that a member has made, if a newcomer shows one to the owner: a right to ask to
+    join that passed through a member who may invite now. It is good for one; `digest` is by what
+    the owner remembers that it was used.
+    """
+    for one in shown:
+        if not asks_to_join(one, members.mesh) or not _is_by(one, members):
+            continue
+        maker, made = members.of_key(one.steps[0].holder), one.steps[1]
+        if maker is not None and "invite" in maker.grants and not members.has_removed(one):
+            return BusInviteRow(
+                digest=sha256(_MEMBER_INVITE + made.signature).digest(),
+                mesh=members.mesh,
+                grants=_rights_of(one, members.mesh, maker.grants),
+                uses_left=1,
+                expires_at=one.expires_at,
+                made_at=made.issued_at,
+            )
+    return None
+
+
+def passed_on(invite: PeerInvite, owner: bytes, newcomer: bytes, now_ms: int) -> bytes:
+    """What a newcomer shows whom a member has invited: the right to ask to join, passed on from the
+    key in the invite to its own. Raises BadInput for an invite that does not fit together.
+    """
+    found, key = read_capability(invite.capability), SigningKey(invite.secret)
+    if found.issuer != owner or found.holder != bytes(key.verify_key):
+        raise BadInput("the invite does not fit together", hint="ask for a new one")
+    ends_at = found.expires_at
+    return narrow(key, found, newcomer, found.scopes, now_ms=now_ms, expires_at=ends_at).raw
+
+
+def asks_to_join(shown: Capability, mesh: str) -> bool:
+    """Whether a right was passed on to its holder so that it joins a mesh."""
+    return (
+        len(shown.steps) > 1
+        and JOIN_SCOPE in shown.scopes
+        and bool(_rights_of(shown, mesh, MESH_RIGHTS))
+    )
+
+
+def _is_by(shown: Capability, members: MemberList) -> bool:
+    return shown.issuer in (members.owner, *members.earlier_owners)
+
+
+def _rights_of(shown: Capability, mesh: str, most: Iterable[str]) -> tuple[str, ...]:
+    """What a capability gives in a mesh, of `most`."""
+    return tuple(right for right in most if mesh_scope(mesh, right) in shown.scopes)
+
+
 class MemberAdmission(NamedTuple):
     """What joining comes to at the owner."""
 
@@ -119,7 +185,9 @@ class MemberAdmission(NamedTuple):
 def admit(
     members: MemberList, invite: BusInviteRow | None, key: bytes, name: str, now_ms: int
 ) -> MemberAdmission:
-    """Lets a newcomer in. Raises InviteEnded, or AlreadyExists if the name is another member's."""
+    """Lets a newcomer in. Raises InviteEnded, MemberBarred for a key that the owner has removed, or
+    AlreadyExists if the name is another member's.
+    """
     there = members.of_key(key)
     if there is not None:
         if there.name != name:
@@ -128,10 +196,21 @@ def admit(
                 hint=f"call the node {there.name} again, or make a home of its own for {name!r}",
             )
         return MemberAdmission(there, False)
-    if invite is None or invite.mesh != members.mesh or not invite.is_open(now_ms):
-        raise InviteEnded("the invite was used up, has expired or was taken back")
+    if invite is None or invite.mesh != members.mesh:
+        raise InviteEnded(ENDED)
+    check_invited(members, invite, key, now_ms)
     check_name(members, key, name)
-    return MemberAdmission(ListedMember(name, key, invite.grants, now_ms), True)
+    # Later than its removal, if there was one: lists of both are told apart by that.
+    added_at = max(now_ms, members.removed_at(key) + 1)
+    return MemberAdmission(ListedMember(name, key, invite.grants, added_at), True)
+
+
+def check_invited(members: MemberList, invite: BusInviteRow, key: bytes, now_ms: int) -> None:
+    """Raises InviteEnded or MemberBarred unless an invite lets this key in now."""
+    if not invite.is_open(now_ms):
+        raise InviteEnded(ENDED)
+    if members.is_barred(key):
+        raise MemberBarred(f"the owner of {members.mesh!r} has removed this key from it")
 
 
 def check_name(members: MemberList, key: bytes, name: str) -> None:
@@ -157,6 +236,26 @@ def find_member(members: MemberList, named: str) -> ListedMember:
     )
 
 
+def find_barred(members: MemberList, named: str) -> bytes:
+    """The key of a member that the owner has removed, by its name or by the key's hex digits."""
+    found = [
+        one.key
+        for one in members.removed
+        if members.is_barred(one.key) and named in (one.name, one.key.hex())
+    ]
+    if len(found) > 1:
+        raise BadInput(
+            f"{len(found)} keys of {named!r} were removed from {members.mesh!r}",
+            hint="name one: " + ", ".join(key.hex() for key in found),
+        )
+    if not found:
+        raise NotAMember(
+            f"{named!r} was not removed from {members.mesh!r}",
+            hint=f"let it in with an invite: holdfast mesh invite {members.mesh}",
+        )
+    return found[0]
+
+
 # --- what a peer may do --------------------------------------------------------------------------
 
 
@@ -171,44 +270,75 @@ class MemberStanding(NamedTuple):
 
 
 def standing_of(
-    members: MemberList, ours: bytes, key: bytes, shown: Iterable[Capability]
+    members: MemberList,
+    ours: bytes,
+    key: bytes,
+    shown: Iterable[Capability],
+    before: Collection[bytes] = (),
 ) -> MemberStanding | None:
     """What a peer may do; None if it does not belong. `shown` are capabilities that were found
-    good for this key (`check_capability`). Raises NotTrusted for a second home under one name.
+    good for this key, or for one of those that it had `before` (`check_capability`,
+    `keys_before`). Raises NotTrusted for a second home under one name.
     """
-    listed = members.of_key(key)
-    if key == members.owner:
+    keys = (key, *before)
+    listed = next((one for one in map(members.of_key, keys) if one is not None), None)
+    if members.owner in keys:
         return MemberStanding(listed.name if listed else "", MESH_RIGHTS)
+    good = [one for one in shown if _is_good(members, one)]
     if ours == members.owner:
-        return None if listed is None else MemberStanding(listed.name, listed.grants)
-    good = [one for one in shown if one.issuer == members.owner and not members.has_removed(one)]
-    found = [_by_capability(members, key, one) for one in good]
+        if listed is not None:
+            return MemberStanding(listed.name, listed.grants)
+        # We gave it a right and have not taken it back, but do not know it: our store went back in
+        # time, and the peer has a list of ours that names it.
+        good = [one for one in good if len(one.steps) == 1]
+    found = [_by_capability(members, keys, one) for one in good]
     return max((one for one in found if one.grants), key=_rank, default=None)
+
+
+def _is_good(members: MemberList, shown: Capability) -> bool:
+    """Whether the owner gave it and has not taken it back since. What an earlier key of the owner
+    gave holds for members that the list names, until the owner renews it: that key may be the
+    reason for the new one.
+    """
+    if members.has_removed(shown):
+        return False
+    if shown.issuer == members.owner:
+        return True
+    return _is_by(shown, members) and members.of_key(shown.steps[0].holder) is not None
 
 
 def _rank(standing: MemberStanding) -> tuple[int, int]:
     return len(standing.grants), standing.ends_at or 0
 
 
-def _by_capability(members: MemberList, key: bytes, shown: Capability) -> MemberStanding:
-    grants = {right for right in MESH_RIGHTS if mesh_scope(members.mesh, right) in shown.scopes}
+def _by_capability(
+    members: MemberList, keys: Collection[bytes], shown: Capability
+) -> MemberStanding:
+    grants = list(_rights_of(shown, members.mesh, MESH_RIGHTS))
     first = members.of_key(shown.steps[0].holder)
     if first is not None:  # what the owner has taken back since then is gone
-        grants.intersection_update(first.grants)
+        grants = [right for right in grants if right in first.grants]
     name = shown.name
     namesake = members.of_name(name) if name else None
-    if namesake is not None and namesake.key != key:
+    if namesake is not None and namesake.key not in keys:
         raise NotTrusted(
             f"two homes are called {name!r} in {members.mesh!r}: the list of its owner has another "
             "key under this name",
             hint="one of them has to join under another name",
         )
     if not name:
-        grants.discard("write")
-    return MemberStanding(
-        name, tuple(right for right in MESH_RIGHTS if right in grants), shown.expires_at
-    )
+        grants = [right for right in grants if right != "write"]
+    return MemberStanding(name, tuple(grants), shown.expires_at)
 
 
-def is_renewal_due(capability: Capability, now_ms: int) -> bool:
-    return now_ms > capability.expires_at - RENEW_MS
+def is_renewal_due(
+    capability: Capability, now_ms: int, owner: bytes, listed: ListedMember | None
+) -> bool:
+    """Whether a member needs another capability: the one that it has ends soon, is for an earlier
+    key of it or by one of the owner, or gives less than the list.
+    """
+    if now_ms > capability.expires_at - RENEW_MS or capability.issuer != owner:
+        return True
+    mesh_rights = () if listed is None else listed.grants
+    given = [scope.rpartition(":")[2] for scope in capability.scopes if scope.startswith("mesh:")]
+    return listed is None or any(right not in given for right in mesh_rights)

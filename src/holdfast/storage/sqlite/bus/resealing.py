@@ -94,9 +94,32 @@ async def change_data_key(store: SealedStore, secret: SealSecret) -> None:
     await reseal(store)
 
 
-async def reseal(store: SealedStore) -> None:
-    """Seals what is not sealed by the current key, then leaves no trace of what was there."""
-    seal, changed = store.seal, 0
+async def open_all(store: SealedStore, secret: SealSecret) -> None:
+    """Ends the sealing: all bodies stand in the clear, and the keys are forgotten. If it is cut
+    short, the store is still sealed, and the next start with the secret seals the rest again.
+    Raises WrongKey.
+    """
+    raw, keys = await store.write_rows(lambda tx: (tx.bus_noted("lock"), tx.bus_keys()))
+    if raw is None:
+        return
+    wrapping = await store.beside(partial(open_lock, SealLock.decode(raw), secret))
+    opened = {number: unwrap(wrapping, number, wrapped) for number, wrapped in keys}
+    seal = BodySeal(opened, store.random)
+    seal.current = 0
+    await _seal_all(store, seal)
+    await store.write_rows(lambda tx: _unlocked(tx, max(opened, default=0)))
+    store.seal = BodySeal({}, store.random)
+
+
+def _unlocked(tx: SqliteTransaction, last: int) -> None:
+    tx.bus_note_drop("lock")
+    tx.bus_note("traces", 0)
+    tx.bus_keys_drop(below=last + 1)
+
+
+async def _seal_all(store: SealedStore, seal: BodySeal) -> int:
+    """Seals what is not sealed by the current key, in chunks; returns how much that was."""
+    changed = 0
     for table in TABLES:
         after = 0
         while True:
@@ -104,6 +127,13 @@ async def reseal(store: SealedStore) -> None:
             changed += count
             if not count:
                 break
+    return changed
+
+
+async def reseal(store: SealedStore) -> None:
+    """Seals what is not sealed by the current key, then leaves no trace of what was there."""
+    seal = store.seal
+    changed = await _seal_all(store, seal)
     if changed or await store.write_rows(lambda tx: bool(tx.bus_noted("traces"))):
         try:
             await store.compact()

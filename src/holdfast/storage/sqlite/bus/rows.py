@@ -220,6 +220,9 @@ class BusWrites(BusReads):
             (f"bus_{name}", value),
         )
 
+    def bus_note_drop(self, name: str) -> None:
+        self._con.execute("DELETE FROM meta WHERE name = ?", (f"bus_{name}",))
+
     # --- arrivals ----------------------------------------------------------------------------
 
     def bus_sender(self, name: str) -> int:
