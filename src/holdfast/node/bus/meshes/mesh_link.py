@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sized
+from collections.abc import Awaitable, Callable, Sized
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from holdfast.bus.ports import Link
 from holdfast.node.bus.meshes import mesh_receive, mesh_serve, mesh_snapshot
@@ -25,8 +25,8 @@ from holdfast.node.bus.meshes.mesh_compare import StreamComparison
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_figures import MeshLinkFigures
 from holdfast.node.bus.meshes.mesh_objects import ObjectTalk
+from holdfast.node.bus.meshes.page_keeping import PageKeeping
 from holdfast.node.bus.meshes.snapshot_pull import SnapshotPull
-from holdfast.node.core.object_transfer import ObjectGone
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
     BlocksAsked,
@@ -50,7 +50,7 @@ from holdfast.protocol.bus_mesh import (
     read_word,
     seqs_of,
 )
-from holdfast.rules.backoff import Allowance, backoff_ms
+from holdfast.rules.backoff import Allowance
 from holdfast.rules.bus.meshes.coverage import (
     NOTHING,
     BoundedCoverage,
@@ -87,14 +87,12 @@ from holdfast.rules.limits import (
     BUS_WORD_RANGES_MAX,
     BUS_WORD_STREAMS_MAX,
     BUS_WORDS_WAITING_MAX,
-    SECOND_MS,
 )
 from holdfast.rules.names import check_mesh, check_peer
 from holdfast.rules.rebuild import UNCOUNTED
 
 log = logging.getLogger("holdfast")
 
-T = TypeVar("T")
 _UNCHECKED_KEY: Final = b""
 
 
@@ -144,8 +142,8 @@ class MeshLink:
         self._pages: deque[tuple[StreamName | None, EntriesPage | MeshSnapshotPart, int]] = deque()
         self._to_send, self._to_take = asyncio.Event(), asyncio.Event()
         self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
-        self._pull = self._objects.pull
-        self.snapshots = SnapshotPull(context, self.who, self.say, self._kept)
+        self._keeping = PageKeeping(context, self.peer, self._objects.pull, self._has_problem)
+        self.snapshots = SnapshotPull(context, self.who, self.say, self._keeping.keep)
         self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
@@ -222,7 +220,7 @@ class MeshLink:
             return False
         match word:
             case ObjectPiece():
-                self._pull.came(word)
+                self._objects.pull.came(word)
             case MeshesShared():
                 self._hear_meshes(word)
             case StreamsTold():
@@ -551,34 +549,13 @@ class MeshLink:
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
         may_bring = (self._context.engine, self._context.grants, self.who, page)
-        return await self._kept(
+        return await self._keeping.keep(
             partial(mesh_receive.objects_of_page, *may_bring),
             partial(mesh_receive.receive_mesh_page, *may_bring),
         )
 
-    async def _kept(
-        self, objects: Callable[[], list[str]], store: Callable[[Collection[str]], T]
-    ) -> T:
-        """Stores a page with its objects, however long the disk is full or the quarantine has no
-        room.
-        """
-        context, failures = self._context, 0
-        while True:
-            try:
-                wanted = await context.run(objects)
-                absent = await self._pull.pull(wanted) if wanted else set()
-                received = await context.run(partial(store, absent))
-                self.problem = "" if failures else self.problem
-                return received
-            except ObjectGone:
-                continue  # a sweep was faster
-            except (NotGranted, UnknownMesh, ForgedOrigin, BadAnswer, PeerUnreachable):
-                raise
-            except HoldfastError as error:
-                failures += 1
-                self.problem = error.message
-                log.warning("%s: a page is not stored: %s", self.peer, error.message)
-                await asyncio.sleep(backoff_ms(failures, context.jitter()) / SECOND_MS)
+    def _has_problem(self, problem: str) -> None:
+        self.problem = problem
 
     async def _take_part(self, part: MeshSnapshotPart) -> None:
         new, streams, problem = await self.snapshots.came(part)
