@@ -95,9 +95,19 @@ class SignalThread:
     def _end(self, number: int) -> None:
         try:
             self._last_words(number)
+            _fall_silent()
             end_children(SPARK_END_MS_MAX)
         finally:
             os._exit(_KILLED + number)
+
+
+def _fall_silent() -> None:
+    """The last words were said. The main thread may notice that Java is gone before the process
+    ends, and Spark would tell of it in pages.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

@@ -34,6 +34,7 @@ PROCESSES = "processes"
 FOLDERS = ("blobs", "logs", PROCESSES)
 FILES = (
     *(DATABASE, WAL, "data.db-shm", "identity.key", "log.mark", "bus.mark"),
+    "identity.former",
     *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast", "whereabouts.json"),
     "logs/metrics.jsonl",
 )
