@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import inspect as shapes
 
-from holdfast.protocol import bus_frames, frames, log_wire
+from holdfast.protocol import bus_frames, bus_mesh, frames, log_wire
 from holdfast.rules import bodies, broker_rows, close_codes, envelope, limits
 from holdfast.rules.bus import capability, message
 from tools.reference import NOTE, read_limits, shown
@@ -56,6 +56,11 @@ def tables_page() -> str:
             "Frames of the bus",
             "The bodies of frames; `PARCEL` and `MESH` have other forms.",
             _bus_frames(),
+        ),
+        *section(
+            "Words of a mesh",
+            "The bodies of `MESH` frames; the first element is the kind.",
+            [*get_args(bus_mesh.MeshWord), bus_mesh.StreamTold, bus_mesh.StreamNamed],
         ),
         *section("Capabilities", "Arrays.", [capability.Capability, capability.CapabilityStep]),
         *section("The log", "What a fetch gives as msgpack.", [log_wire.Batch]),

@@ -71,14 +71,17 @@ def test_U2_closed_streams_are_no_reason_to_fail(cli: Cli) -> None:
     assert cli("state", "get", "k").out == "v\n"
 
 
-def test_U2_ctrl_c_ends_it_with_130_and_leaves_the_home_clean(cli: Cli) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_U2_ctrl_c_and_sigterm_end_it_and_leave_the_home_clean(
+    cli: Cli, number: signal.Signals, code: int
+) -> None:
     cli("state", "set", "k", "v")
     with cli.start("log", "tail", "--follow", "--json") as running:
         assert running.stdout is not None
         assert running.stderr is not None
         assert json.loads(running.stdout.readline())["offset"] == 1
-        running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 130
+        running.send_signal(number)
+        assert running.wait(60) == code
         assert running.stderr.read().strip() == b""
     assert cli("status").err == "next: holdfast log tail\n"
 

@@ -2,7 +2,7 @@
 
     0 done   1 failed   2 usage   3 no daemon   4 not found   5 conflict   6 no quorum
     7 not allowed   124 outcome unknown (retry with the same id)   130 interrupted
-    141 nobody reads the output any more
+    141 nobody reads the output any more   143 ended by SIGTERM
 
 Every command pays for what is imported here, the quickest too.
 """
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 INTERRUPTED = 130
 NO_READER = 141
+TERMINATED = 143
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,7 +50,31 @@ def _run(words: list[str]) -> int:
         return code
     from holdfast.apps.cli.app import run
 
-    return run(words)
+    with _closed_at_sigterm():
+        return run(words)
+
+
+@contextmanager
+def _closed_at_sigterm() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: what it has open is closed first.
+
+    Commands that serve have their own way to end, and set it up themselves.
+    """
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        sys.exit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _open_streams() -> None:

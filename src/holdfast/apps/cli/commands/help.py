@@ -21,6 +21,7 @@ EXIT_CODES = {
     124: ("unknown", "it may have happened: retry with the same --id"),
     130: ("interrupted", "stopped by Ctrl-C"),
     141: ("no_reader", "nobody reads the output any more"),
+    143: ("terminated", "ended by SIGTERM"),
 }
 CHECK_CODES = {0: "ok", 1: "warning", 2: "critical", 3: "unknown"}
 _TOPIC = "exit-codes"
