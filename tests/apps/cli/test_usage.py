@@ -45,7 +45,8 @@ NAMED = """
     broker.serve broker.down broker.status broker.sweep broker.orphans broker.doctor
     broker.new-epoch
     peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate peer.ping
-    bus.send bus.publish bus.request bus.listen bus.serve bus.status bus.seal bus.unseal mesh.share mesh.admit
+    bus.send bus.publish bus.request bus.listen bus.serve bus.status bus.seal bus.unseal
+    mesh.share mesh.admit
     capability.give capability.narrow capability.show capability.use capability.list capability.drop
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove
