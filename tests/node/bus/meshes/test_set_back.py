@@ -84,8 +84,12 @@ def test_B3_a_restored_peer_takes_back_what_it_wrote_after_its_backup(
             assert len(set(ana.logged())) == len(ana.logged()) == 8, "nothing twice, nothing lost"
             assert ana.node.mesh(MESH).files.read("later", peer="ana") == b"later" * 9000
             assert trouble_of(ana) + trouble_of(bob) == []
-            views = [*ana.exchange.status().streams, *bob.exchange.status().streams]
-            assert not any(view.missing for view in views)
+
+            def missing() -> int:
+                views = [*ana.exchange.status().streams, *bob.exchange.status().streams]
+                return sum(view.missing for view in views)
+
+            await until(lambda: missing() == 0, (ana, bob))
 
     with caplog.at_level(logging.WARNING, "holdfast"):
         asyncio.run(story())
@@ -106,7 +110,8 @@ def test_B3_who_may_not_relay_is_not_believed_about_ones_own_past(
             connect(ana, bob)
             await until(lambda: bob.node.mesh(MESH).state.get("new") == "new", (ana, bob))
             assert ana.node.mesh(MESH).state.get("after") is None
-            assert sum(view.missing for view in ana.exchange.status().streams) == 4
+            told = ana.exchange.status
+            await until(lambda: sum(view.missing for view in told().streams) == 4, (ana,))
 
     with caplog.at_level(logging.WARNING, "holdfast"):
         asyncio.run(story())
