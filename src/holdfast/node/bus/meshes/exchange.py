@@ -268,11 +268,14 @@ class MeshExchange:
             self._alarm = None
         if due is not None and not self._closed:
             loop = asyncio.get_running_loop()
-            self._alarm = loop.call_at(due / SECOND_MS, self._tick)
+            self._alarm = loop.call_at(due / SECOND_MS, self._tick, due)
 
-    def _tick(self) -> None:
+    def _tick(self, due: float) -> None:
+        """Seconds and milliseconds do not round alike: an alarm for a time may come a hair before
+        it, and what was due then is due now.
+        """
         self._alarm = None
-        self._carry_out(self._context.spread.tick(self._context.now()))
+        self._carry_out(self._context.spread.tick(max(due, self._context.now())))
 
     def _hold_soon(self) -> None:
         """A while after a peer was heard of, its place in the log is moved, and it is told what
