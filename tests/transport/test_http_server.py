@@ -285,7 +285,7 @@ def test_D10_more_connections_than_it_can_hold_are_closed(
             kept.append(writer)
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
         writer.write(ask)
-        with suppress(ConnectionResetError):
+        with suppress(ConnectionResetError, BrokenPipeError):  # closed before or after it asked
             assert await reader.read() == b""
         for each in (*kept, writer):
             each.close()

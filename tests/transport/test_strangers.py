@@ -96,16 +96,15 @@ def test_D10_a_listener_goes_on_after_it_had_nothing_left_to_take_a_connection_w
     monkeypatch.setattr(doorkeeper, "_ACCEPT_AGAIN_S", 0)
 
     async def client(server: Server) -> None:
-        loop = asyncio.get_running_loop()
-        accept, failed = loop.sock_accept, asyncio.Event()
+        accept, failed = socket.socket.accept, asyncio.Event()
 
-        async def once(listening: socket.socket) -> Any:
+        def once(listening: socket.socket) -> Any:
             if not failed.is_set():
                 failed.set()
                 raise OSError(24, "Too many open files")
-            return await accept(listening)
+            return accept(listening)
 
-        monkeypatch.setattr(loop, "sock_accept", once)
+        monkeypatch.setattr(socket.socket, "accept", once)
         for _ in range(3):
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
             writer.write(ASK)

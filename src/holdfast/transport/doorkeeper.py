@@ -43,38 +43,50 @@ class Doorkeeper:
         """With the host that each comes from, the oldest first."""
         self.dropped = 0
         self._loop = asyncio.get_running_loop()
+        self._again: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
         listening.listen(_BACKLOG)
-        self._taking = self._loop.create_task(self._take())
+        self._listen()
 
     def close(self) -> None:
-        self._taking.cancel()
-        # At once: the socket is closed before the task gets its turn.
         self._loop.remove_reader(self._listening)
+        if self._again is not None:
+            self._again.cancel()
         for task in self._greeting:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        await asyncio.gather(self._taking, *self._greeting, return_exceptions=True)
+        await asyncio.gather(*self._greeting, return_exceptions=True)
 
-    async def _take(self) -> None:
-        while True:
-            try:
-                connection, address = await self._loop.sock_accept(self._listening)
-            except OSError:  # the client closed it in the queue, or no file descriptor is left
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            if len(self._taken) + len(self._greeting) >= self._most:
-                self.dropped += 1
-                if self._whom_to_drop is None or not self._greeting:
-                    connection.close()
-                    continue
-                at = self._whom_to_drop(list(self._greeting.values()))
-                late = list(self._greeting)[at]
-                del self._greeting[late]
-                late.cancel()
-            task = self._loop.create_task(self._greet(connection))
-            self._greeting[task] = str(address[0]) if address else ""
-            task.add_done_callback(partial(self._greeted, connection))
+    def _listen(self) -> None:
+        """Somebody is accepted in the turn in which the loop says that there is somebody. A task
+        that waits for it may be ended between the two, and nobody would close the connection.
+        """
+        self._again = None
+        self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._listening.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # the client closed it in the queue, or no file descriptor is left
+            self._loop.remove_reader(self._listening)
+            self._again = self._loop.call_later(_ACCEPT_AGAIN_S, self._listen)
+            return
+        connection.setblocking(False)
+        if len(self._taken) + len(self._greeting) >= self._most:
+            self.dropped += 1
+            if self._whom_to_drop is None or not self._greeting:
+                connection.close()
+                return
+            at = self._whom_to_drop(list(self._greeting.values()))
+            late = list(self._greeting)[at]
+            del self._greeting[late]
+            late.cancel()
+        task = self._loop.create_task(self._greet(connection))
+        self._greeting[task] = str(address[0]) if address else ""
+        task.add_done_callback(partial(self._greeted, connection))
 
     def _greeted(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._greeting.pop(task, None)
