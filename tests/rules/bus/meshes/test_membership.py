@@ -318,6 +318,8 @@ def test_B6_a_capability_is_renewed_in_its_second_half() -> None:
     assert not due(now_ms=NOW)
     assert not due(now_ms=half)
     assert due(now_ms=half + 1)
+    assert not due(now_ms=NOW - BUS_CLOCK_SKEW_MS)
+    assert due(now_ms=NOW - BUS_CLOCK_SKEW_MS - 1), "the owner's clock was ahead"
     assert due(now_ms=NOW, owner=key(ZOE)), "the owner has another key now"
     assert due(now_ms=NOW, listed=listed("ana", ANA, "read", "invite")), "she was given more"
     assert due(now_ms=NOW, listed=None), "the list has another key of hers"

@@ -38,7 +38,7 @@ from holdfast.rules.errors import (
     NotTrusted,
 )
 from holdfast.rules.invites import PeerInvite
-from holdfast.rules.limits import BUS_CAPABILITY_MS
+from holdfast.rules.limits import BUS_CAPABILITY_MS, BUS_CLOCK_SKEW_MS
 
 ENDED: Final = "the invite was used up, has expired or was taken back"
 RENEW_MS: Final = BUS_CAPABILITY_MS // 2
@@ -334,10 +334,14 @@ def _by_capability(
 def is_renewal_due(
     capability: Capability, now_ms: int, owner: bytes, listed: ListedMember | None
 ) -> bool:
-    """Whether a member needs another capability: the one that it has ends soon, is for an earlier
-    key of it or by one of the owner, or gives less than the list.
+    """Whether a member needs another capability: the one that it has ends soon, begins in the
+    future, because the owner's clock was ahead, is for an earlier key of it or by one of the
+    owner, or gives less than the list.
     """
-    if now_ms > capability.expires_at - RENEW_MS or capability.issuer != owner:
+    begins_at = max(step.issued_at for step in capability.steps)
+    if not begins_at - BUS_CLOCK_SKEW_MS <= now_ms <= capability.expires_at - RENEW_MS:
+        return True
+    if capability.issuer != owner:
         return True
     mesh_rights = () if listed is None else listed.grants
     given = [scope.rpartition(":")[2] for scope in capability.scopes if scope.startswith("mesh:")]
