@@ -53,6 +53,7 @@ from holdfast.simulate.bus.tap import ParcelTap
 from holdfast.simulate.bus.traits import traits_of
 from holdfast.simulate.disk.disk import seed_sqlite
 from holdfast.simulate.disk.workload import scratch
+from holdfast.simulate.world.faults import Faults
 from holdfast.simulate.world.invariants import differences
 from holdfast.simulate.world.seeds import PromiseBroken, replayable
 from holdfast.simulate.world.workload import Workload
@@ -84,6 +85,7 @@ class BusWorld(World):
         self.machines: dict[str, BusMachine] = {}
         self.is_calm, self.calm_since = False, 0
         self._problems: list[str] = []
+        self._faults = Faults()
         self._stack = ExitStack()
         self._started_at: dict[str, int] = {}
         self._reopening: dict[str, int] = {}
@@ -94,6 +96,8 @@ class BusWorld(World):
 
     def __enter__(self) -> Self:
         seed_sqlite(self.seed)
+        logging.getLogger("holdfast").addHandler(self._faults)
+        self._stack.callback(logging.getLogger("holdfast").removeHandler, self._faults)
         folder = self._stack.enter_context(scratch())
         for number, name in enumerate(self.traits.peers, 1):
             machine = (
@@ -164,6 +168,8 @@ class BusWorld(World):
 
     def step(self) -> bool:
         happened = super().step()
+        if self._faults.heard:
+            self.broken(f"a fault of the bus: {self._faults.heard.pop()}")
         if self._problems:
             raise PromiseBroken(f"seed {self.seed}: {'; '.join(self._problems[:3])}")
         return happened
@@ -426,7 +432,7 @@ def tell(seed: int) -> BusWorld:
     """A storm and the calm after it; returns the world, closed."""
     quiet = logging.getLogger("holdfast")
     before = quiet.level
-    quiet.setLevel(logging.CRITICAL)
+    quiet.setLevel(logging.ERROR)
     try:
         with replayable("bus", seed), BusWorld(seed) as world:
             world.storm()

@@ -9,7 +9,6 @@ so no node gets an answer that was given after the machine's death.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import shutil
 from collections.abc import Callable, Coroutine, Iterable
@@ -172,18 +171,6 @@ class _Broker(Broker):
             may_begin_epoch=lambda mesh: True,
             strangers=self.strangers,
         )
-
-
-class Faults(logging.Handler):
-    """Collects what the code itself logs as a fault of ours."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self.heard.append(f"{record.getMessage()}: {error!r}")
 
 
 class BrokerMachine(Machine):

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed, Unknown, Unreachable
 from holdfast.rules.limits import SECOND_MS
 from holdfast.simulate.delivery.books import Books
-from holdfast.simulate.delivery.broker_machine import HUB, BrokerMachine, Faults
+from holdfast.simulate.delivery.broker_machine import HUB, BrokerMachine
 from holdfast.simulate.delivery.node_end import NodeEnd
 from holdfast.simulate.delivery.queues import QueueTakers
 from holdfast.simulate.delivery.wires import Wire
 from holdfast.simulate.nodes.nodes import RESTART_MS_MAX, NodeWorld
+from holdfast.simulate.world.faults import Faults
 from holdfast.simulate.world.machine import Died, Machine
 from holdfast.storage.broker.sqlite import SqliteBrokerStore
 
