@@ -16,6 +16,7 @@ from holdfast.node.home.opening import LogMark
 from holdfast.node.library.node import Node, open_node
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.node.recovery.backup_manifest import BackupManifest
+from holdfast.node.trust.own_key import OwnKey
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules import limits
 from holdfast.rules.errors import (
@@ -171,6 +172,18 @@ def test_S13_whoever_removes_blobs_is_alone_and_whoever_copies_them_is_not(node:
         assert nobody_copies
     assert stat.S_IMODE(paths.backup_lock.stat().st_mode) == 0o600
     node.close()
+
+
+def test_B6_a_restored_home_still_shows_how_it_came_to_its_key(tmp_path: Path) -> None:
+    node = make_home(tmp_path / "home")
+    key = OwnKey(node._engine, HomePaths(node.home))
+    key.make_next()
+    key.switch()
+    assert len(key.former()) == 1
+    backup(node, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "new")
+    with open_node(tmp_path / "new") as restored:
+        assert OwnKey(restored._engine, HomePaths(restored.home)).former() == key.former()
 
 
 def test_S13_a_backup_is_for_our_eyes_only(made: Path) -> None:

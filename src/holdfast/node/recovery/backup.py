@@ -3,6 +3,7 @@
     <backup>/data.db            one consistent state of the database
             /blobs/ab/<sha256>  the content that this state names
             /identity.key       0600: its owner can speak for this node
+            /identity.former    how its earlier keys signed the ones after them, if it had others
             /manifest.json      the list of its files, with their hashes
 
 A backup is written under a temporary name and renamed at the end, so a folder with the final name
@@ -33,6 +34,7 @@ from holdfast.node.home.opening import LogMark, read_mark
 from holdfast.node.library.node import Node
 from holdfast.node.recovery.backup_manifest import (
     DATABASE,
+    FORMER,
     IDENTITY,
     NAME,
     BackedFile,
@@ -169,7 +171,8 @@ def _fill(
         if problems:
             raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")
         blobs, missing = _copy_blobs(reader, paths, staging, progress)
-        files = [BackedFile(DATABASE, hashed.size, hashed.sha256), _copy_key(paths, staging)]
+        files = [BackedFile(DATABASE, hashed.size, hashed.sha256)]
+        files += _copy_keys(paths, staging)
         return BackupManifest(
             peer=reader.peer_name() or "",
             epoch=reader.epoch(),
@@ -181,10 +184,16 @@ def _fill(
         ).signed()
 
 
-def _copy_key(paths: HomePaths, staging: Path) -> BackedFile:
-    with open(paths.identity, "rb") as source:
-        copied = copy_hashed(source, staging / IDENTITY)
-    return BackedFile(IDENTITY, copied.size, copied.sha256)
+def _copy_keys(paths: HomePaths, staging: Path) -> list[BackedFile]:
+    found = [(IDENTITY, paths.identity)]
+    if paths.identity_former.exists():
+        found.append((FORMER, paths.identity_former))
+    files = []
+    for name, path in found:
+        with open(path, "rb") as source:
+            copied = copy_hashed(source, staging / name)
+        files.append(BackedFile(name, copied.size, copied.sha256))
+    return files
 
 
 def _copy_blobs(
@@ -374,6 +383,8 @@ def _take_place(paths: HomePaths, source: Path, draft: Draft) -> list[Path]:
     if not _has_key(paths):
         aside += [kept] if (kept := swap.keep_aside(paths.identity, label)) else []
         durable_replace(paths.identity, (source / IDENTITY).read_bytes())
+    if (source / FORMER).exists() and not paths.identity_former.exists():
+        durable_replace(paths.identity_former, (source / FORMER).read_bytes())
     return [*swap.swap_database(paths, draft, label), *aside]
 
 

@@ -18,6 +18,8 @@ FORMAT: Final = 1
 NAME: Final = "manifest.json"
 DATABASE: Final = "data.db"
 IDENTITY: Final = "identity.key"
+FORMER: Final = "identity.former"
+"""Only of a home that has changed its key."""
 _OTHER: Final = "use another backup; nothing was changed"
 
 
@@ -123,7 +125,7 @@ def _check_paths(source: Path, manifest: BackupManifest) -> None:
     if {DATABASE, IDENTITY} - set(names) or len(set(names)) != len(names):
         raise StoreCorrupt(f"the manifest of {source} is not complete", hint=_OTHER)
     for file in manifest.files:
-        if file.path in (DATABASE, IDENTITY):
+        if file.path in (DATABASE, IDENTITY, FORMER):
             continue
         try:
             fits = file.path == blob_path(check_sha(file.sha256))
