@@ -284,9 +284,11 @@ class Lane:
             receipt.set_result("spooled")
 
     async def _count_tries(self, ids: list[OutboxId]) -> None:
-        store = self._context.store
+        await asyncio.gather(*map(self._count_try, ids))
+
+    async def _count_try(self, id: OutboxId) -> None:
         # At any time: a moment of now would be in the future for a clock that is set back.
-        await asyncio.gather(*(guarded(store.put_back(id, 0)) for id in ids))
+        await guarded(self._context.store.put_back(id, 0))
 
     # --- reading the outbox --------------------------------------------------------------------
 
