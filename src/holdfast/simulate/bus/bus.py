@@ -95,6 +95,14 @@ class BusWorld(World):
     # --- beginning and end ----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()  # nobody else will: what has not begun is not ended
+            raise
+        return self
+
+    def _begin(self) -> None:
         seed_sqlite(self.seed)
         logging.getLogger("holdfast").addHandler(self._faults)
         self._stack.callback(logging.getLogger("holdfast").removeHandler, self._faults)
@@ -116,7 +124,6 @@ class BusWorld(World):
             self._start(machine)
         self.go_on(5_000)
         self._let_join()
-        return self
 
     def _make_homes(self) -> None:
         """Homes, and a mesh that the first of them shares."""
