@@ -22,7 +22,7 @@ import holdfast
 from holdfast.node.library.node import Node
 
 OURS = str(Path(holdfast.__file__).parent)
-SWALLOWED = frozenset({"_Known.__init__.<locals>.<lambda>"})
+SWALLOWED = frozenset({"_Known.__init__.<locals>.<lambda>", "watch.<locals>.<lambda>"})
 """Called by Python itself when an object dies. It reports an exception there, and goes on: nothing
 comes out of the call that is interrupted.
 """
