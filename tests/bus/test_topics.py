@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
@@ -91,6 +92,61 @@ def test_B5_nothing_is_kept_for_a_durable_subscriber_that_is_not_known_any_more(
         assert (await ana.publish("news.today", "x")).kept == 1
         for bus in (ana, ben):
             await bus.close()
+
+    run(story())
+
+
+class _SlowStore(MemoryMeshStore):
+    """A store that takes its time to write down who listens durably."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.written = asyncio.Event(), asyncio.Event()
+
+    async def keep_interest(self, name: str, patterns: Sequence[str]) -> None:
+        self.asked.set()
+        await self.written.wait()
+        await super().keep_interest(name, patterns)
+
+
+def test_B5_a_durable_subscriber_is_seen_when_the_store_has_it_and_never_by_halves() -> None:
+    async def story() -> None:
+        slow = _SlowStore()
+        ana, ben = await bound("ana", "ben", store=slow), await bound("ben", "ana")
+        await join(ana, ben)
+        async with ben.subscribe("news.>", durable=True) as news:
+            await slow.asked.wait()
+            early = await ana.publish("news.today", "not promised to anybody")
+            assert (early.peers, early.kept) == (0, 0)
+            assert ana.status().peers[0].topics == ana.status().peers[0].durable == []
+            slow.written.set()
+            await _listens(ana, "news.today")
+            assert ana.status().peers[0].topics == ana.status().peers[0].durable == ["news.>"]
+            kept = await ana.publish("news.today", "kept")
+            assert (kept.peers, kept.kept) == (0, 1)
+            assert (await anext(news)).text == "kept"
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_a_peer_that_goes_while_the_store_notes_it_is_not_taken_for_one_that_listens() -> None:
+    async def story() -> None:
+        slow = _SlowStore()
+        ana, ben = await bound("ana", "ben", store=slow), await bound("ben", "ana")
+        link = await join(ana, ben)
+        async with ben.subscribe("news.>", durable=True), ben.subscribe("weather"):
+            await slow.asked.wait()
+            link.cut()
+            await ana.router.context.until(lambda: not ana.router.intakes or None, 10_000)
+            slow.written.set()
+            await _listens(ana, "news.today")
+            assert ana.router.topics.interest_of("ben") is None
+            assert (await ana.publish("weather", "x")).peers == 0
+            assert (await ana.publish("news.today", "x")).kept == 1, "the store has it"
+        await ana.close()
+        await ben.close()
 
     run(story())
 

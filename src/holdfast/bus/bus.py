@@ -457,7 +457,8 @@ class Bus:
 
     def status(self) -> BusStatus:
         router = self.router
-        names = dict.fromkeys([*router.intakes, *router.lanes])
+        kept_for = router.topics.durable_names
+        names = dict.fromkeys([*router.intakes, *router.lanes, *kept_for])
         return BusStatus(
             name=self.name,
             key=text_of(self.key),
@@ -493,6 +494,7 @@ class Bus:
             queued=lane.queued,
             under_way=lane.under_way,
             topics=self.router.topics.topics_of(name),
+            durable=self.router.topics.durable_of(name),
             services=self.router.topics.services_of(name),
         )
 

@@ -179,8 +179,7 @@ class BusRouter:
             link.close(CapabilityRefused.code, "the capability of this peer has expired")
 
     def _end_if_over(self, link: Link) -> None:
-        intake = self.intakes.get(link.name)
-        if intake is not None and intake.link is link and not self.context.is_closed:
+        if self._is_used(link) and not self.context.is_closed:
             self._end_in_time(link)
 
     def link_up(self, link: Link) -> None:
@@ -269,18 +268,25 @@ class BusRouter:
             part.link_down(link)
         self.context.changed()
 
+    def _is_used(self, link: Link) -> bool:
+        """Whether this is still the link to its peer."""
+        intake = self.intakes.get(link.name)
+        return intake is not None and intake.link is link
+
     async def _hear(self) -> None:
         """Takes up what peers told, one after the other."""
         try:
             while self._interests:
                 link, interest = self._interests.pop(next(iter(self._interests)))
-                intake = self.intakes.get(link.name)
-                if intake is None or intake.link is not link:
+                if not self._is_used(link):
                     continue
                 try:
                     if link.peer in self._scopes:
                         interest = _within(self._scopes[link.peer], interest)
-                    await self.topics.heard(link, interest)
+                    await self.topics.keep(link, interest)
+                    if self._is_used(link):
+                        self.topics.heard(link.name, interest)
+                    self.context.changed()
                 except BusStoreFailed as error:
                     log.error("what %s listens to cannot be kept: %s", link.name, error.message)
                     link.close(error.code, "the store of this peer has failed")

@@ -28,6 +28,9 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     under_way: int = 0
     """Messages that the peer has not acknowledged yet."""
     topics: list[str] = []
+    """What it listens to, as far as it told and this peer has taken it up."""
+    durable: list[str] = []
+    """What is kept for it while it is away."""
     services: list[str] = []
 
 

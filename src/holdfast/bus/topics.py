@@ -135,8 +135,10 @@ class Topics:
 
     # --- what peers listen to --------------------------------------------------------------------
 
-    async def heard(self, link: Link, interest: InterestFrame) -> None:
-        """A peer told what it listens to. Raises BadAnswer if that cannot be."""
+    async def keep(self, link: Link, interest: InterestFrame) -> None:
+        """Checks what a peer says that it listens to, and keeps what of it is durable. `heard` is
+        called next, if the link is still up. Raises BadAnswer if what it says cannot be.
+        """
         told = (
             interest.topics,
             interest.durable,
@@ -158,17 +160,21 @@ class Topics:
                 check_bus_name(service, "service")
         except BadInput as error:
             raise BadAnswer(f"{link.name} listens to something else: {error.message}") from None
-        before = self._interests.get(link.name)
-        self._interests[link.name] = interest
-        if interest.takes != ([] if before is None else before.takes):
-            self._announce()  # we pass on what somebody takes
         if self._durable.get(link.name, []) != interest.durable:
             await guarded(self._context.store.keep_interest(link.name, interest.durable))
             if interest.durable:
                 self._durable[link.name] = list(interest.durable)
             else:
                 self._durable.pop(link.name, None)
-        self._context.changed()
+
+    def heard(self, name: str, interest: InterestFrame) -> None:
+        """What a connected peer listens to is known from now on. The store has what of it is
+        durable: whoever publishes sees all of an interest or nothing of it.
+        """
+        before = self._interests.get(name)
+        self._interests[name] = interest
+        if interest.takes != ([] if before is None else before.takes):
+            self._announce()  # we pass on what somebody takes
 
     def link_down(self, name: str) -> None:
         gone = self._interests.pop(name, None)
@@ -199,6 +205,14 @@ class Topics:
     def topics_of(self, name: str) -> list[str]:
         interest = self._interests.get(name)
         return list(interest.topics) if interest is not None else []
+
+    @property
+    def durable_names(self) -> list[str]:
+        """Peers for which something is kept, connected or not."""
+        return list(self._durable)
+
+    def durable_of(self, name: str) -> list[str]:
+        return list(self._durable.get(name, ()))
 
     def listening(self, topic: str) -> list[str]:
         """Connected peers that listen to a topic, and have no durable subscription to it."""

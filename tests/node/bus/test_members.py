@@ -155,6 +155,9 @@ def test_B6_a_guest_may_ask_to_join_and_nothing_else(tmp_path: Path) -> None:
                 await eve.bus.request(text_of(ana.key), NEWS, asked)
             sending = asyncio.create_task(eve.bus.send(text_of(ana.key), "let me in"))
             await ana.until(lambda: ana.bus.status().counts["refused_capability_refused"] > 1)
+            await eve.until(lambda: bool(eve.bus.router.topics.services_of("ana")))
+            (guest,) = ana.bus.router.intakes
+            await ana.until(lambda: ana.bus.router.topics.interest_of(guest) is not None)
             assert (await ana.bus.publish("builds", "secret")).peers == 0
             assert eve.bus.router.topics.services_of("ana") == [JOIN]
             sending.cancel()

@@ -231,4 +231,7 @@ def _standing(
         again=peer.again,
         refused=sum(peer.refused.values()),
         refused_by=peer.refused,
+        topics=peer.topics,
+        durable=peer.durable,
+        services=peer.services,
     )

@@ -33,6 +33,12 @@ class PeerStanding(msgspec.Struct, frozen=True, kw_only=True):
     """The same by reason."""
     error: str | None = None
     """Why there is no link, as far as that is known."""
+    topics: list[str] = []
+    """What it listens to, once this node has taken that up."""
+    durable: list[str] = []
+    """What is kept for it while it is away."""
+    services: list[str] = []
+    """What it answers here."""
 
 
 class MeshPeerView(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,6 +94,8 @@ def test_U2_B6_peers_and_the_bus_are_shown_with_their_links(
     assert pinged["ms"] > 0
     node = homes.open("bo")
     node.bus.ping("ana")
+    # Ana's side of the link is used a moment later than bo's.
+    until(lambda: cli("peer", "list", "--json", *of(homes, "ana")).json[0]["link"] == "up")
     (row,) = cli("peer", "list", "--json", *of(homes, "ana")).json
     assert (row["peer"], row["trust"], row["link"], row["refused"]) == ("bo", "trusted", "up", 0)
     status = cli("bus", "status", "--json", *of(homes, "ana")).json
