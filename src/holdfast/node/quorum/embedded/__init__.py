@@ -1,0 +1,14 @@
+"""The embedded engine: nodes of a mesh vote among themselves, by Raft.
+
+`rules/quorum/raft` decides everything; this room carries out what it decides, in its order: save,
+send, apply, and only then tell callers.
+
+    ports            what a driver needs: a disk, a network, a fold
+    group_driver     one group on one node: events in, effects carried out
+    entry_cache      payloads of the newest entries, for followers and for the fold
+    open_proposals   what callers wait for: until it is applied, or their time is over
+    open_reads       reads that wait for the leader's confirmation and for our own fold
+
+Everything runs in one thread (an event loop's), and nothing here waits: answers of the disk and of
+the fold come as calls. That is why the simulator runs this very code.
+"""

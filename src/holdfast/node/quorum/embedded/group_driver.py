@@ -1,0 +1,345 @@
+"""One group on one node: hands events to the machine, and carries out what it wants done.
+
+For every event, in this order:
+
+1. Save: the machine's write goes to the disk. 2. Send: messages that may leave at once leave, and
+others when the disk has the write that they wait for. 3. Apply: committed entries that our disk has
+are folded, in order, one batch after the other. 4. Tell: a caller hears of its proposal when this
+node has applied it, and of its read when this node has applied enough.
+
+The coordinator's name and clock get into an entry here (`rules/quorum/coordinated.py`), when this
+node leads and takes a proposal, its own or a forwarded one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.open_proposals import Answered, OpenProposals, ProposalEnd
+from holdfast.node.quorum.embedded.open_reads import OpenReads, ReadAnswered
+from holdfast.node.quorum.embedded.ports import (
+    CommitFold,
+    CommittedEntry,
+    FoldedEntry,
+    GroupDisk,
+    VoterNet,
+)
+from holdfast.rules.errors import BadQuorumMessage, HoldfastError
+from holdfast.rules.limits import QUORUM_CACHE_BYTES, QUORUM_FOLD_BYTES, QUORUM_SEND_BYTES
+from holdfast.rules.quorum.coordinated import (
+    CoordinatedEntry,
+    decode_coordinated,
+    encode_coordinated,
+)
+from holdfast.rules.quorum.fence import FenceToken
+from holdfast.rules.quorum.raft.config import GroupMember
+from holdfast.rules.quorum.raft.effects import (
+    Alarm,
+    Outgoing,
+    ProposalOutcome,
+    ProposalsForwarded,
+    ProposalsHeld,
+    ProposalsRefused,
+    ProposalsTaken,
+    RaftEffects,
+    RaftWrite,
+    ReadReady,
+    RoleChange,
+    SendAppend,
+    SendSnapshot,
+    filled,
+)
+from holdfast.rules.quorum.raft.events import (
+    AskRead,
+    DiskChanged,
+    DiskWrote,
+    Propose,
+    RaftEvent,
+    Receive,
+    Tick,
+)
+from holdfast.rules.quorum.raft.machine import step
+from holdfast.rules.quorum.raft.messages import (
+    ForwardAnswer,
+    ForwardProposals,
+    Message,
+    Proposal,
+    RaftEntry,
+)
+from holdfast.rules.quorum.raft.state import GroupState
+
+log = logging.getLogger("holdfast")
+
+_FOR_GOOD: Final = ("removed", "disk_failed")
+"""Reasons after which this node proposes nothing any more."""
+
+
+class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a driver tells, and what it asks, beside disk, network and fold."""
+
+    now_ms: Callable[[], int]
+    post: Callable[[Callable[[], None]], None]
+    """Calls a function soon, in the driver's thread, not within this call."""
+    on_role: Callable[[RoleChange], None] = lambda change: None
+    on_alarm: Callable[[Alarm], None] = lambda alarm: None
+
+
+class GroupDriver:
+    """Belongs to one thread. `state` is the machine's; only `handle` replaces it."""
+
+    def __init__(
+        self,
+        name: str,
+        state: GroupState,
+        disk: GroupDisk,
+        net: VoterNet,
+        fold: CommitFold,
+        hooks: GroupHooks,
+    ) -> None:
+        """`name` is the peer name of this node."""
+        self.state = state
+        self.proposals, self.reads = OpenProposals(), OpenReads()
+        self.fold_error: HoldfastError | None = None
+        """Why committed entries are not applied at the moment; the next tick tries again."""
+        self._name = name
+        self._disk, self._net, self._fold, self._hooks = disk, net, fold, hooks
+        self._cache = EntryCache(state.log.last + 1, QUORUM_CACHE_BYTES)
+        self._events: deque[RaftEvent] = deque()
+        self._stepping = False
+        self._after: deque[tuple[int, Message]] = deque()
+        self._committed = state.told
+        self._folding = False
+        self._pumping = False
+        self._later: set[bytes] = set()
+        """Proposals that are tried again with the next tick."""
+        self._ticks = 0
+        self._known: dict[int, GroupMember] = {}
+        self._learn_members()
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def handle(self, event: RaftEvent) -> None:
+        """Something has happened. Events that follow from it are handled before this returns."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._stepping = False
+        self._fold_next()
+
+    def receive(self, message: Message) -> None:
+        """A member has sent this, over a link that belongs to its key."""
+        if isinstance(message, ForwardProposals) and self.state.role == "leader":
+            stamped = self._stamped(message.proposals)
+            message = msgspec.structs.replace(message, proposals=stamped)
+        self.handle(Receive(message))
+
+    def tick(self, draw: int) -> None:
+        """One heartbeat interval has passed; `draw` is a fresh random number."""
+        self._ticks += 1
+        self.handle(Tick(draw))
+        self.proposals.tick()
+        self.reads.tick()
+        if self._ticks % self.state.timing.election == 0:
+            # A message to the leader may have been lost: what is asked again is done once.
+            self.proposals.again()
+            self.reads.again()
+        self.proposals.again(self._later)
+        self._later.clear()
+        self._pump()
+        self._fold_next()
+
+    def key_of(self, id: int) -> bytes | None:
+        """The key of a member, or of one that was a member once; None if it was never heard of."""
+        member = self._known.get(id)
+        return None if member is None else member.key
+
+    # --- callers ---------------------------------------------------------------------------------
+
+    def propose(self, proposal: Proposal, ticks: int, answered: Answered) -> None:
+        """Wants an envelope in the order; `answered` hears what became of it within so many
+        ticks.
+        """
+        self.proposals.add(proposal, ticks, answered)
+        self._pump_soon()
+
+    def read(self, ticks: int, answered: ReadAnswered) -> None:
+        """Wants to read what is committed now."""
+        self.reads.add(ticks, answered)
+        self._pump_soon()
+
+    def end(self) -> None:
+        """The node stops: callers hear that their outcome is open."""
+        self.proposals.end_all()
+        self.reads.end_all()
+
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._hooks.post(self._pump)
+
+    def _pump(self) -> None:
+        """Hands the machine what callers have brought since the last time, together."""
+        self._pumping = False
+        while due := self.proposals.due():
+            leads = self.state.role == "leader"
+            self.handle(Propose(self._stamped(due) if leads else tuple(due)))
+        number = self.reads.ask()
+        if number is not None:
+            self.handle(AskRead(number))
+
+    def _stamped(self, proposals: Sequence[Proposal]) -> tuple[Proposal, ...]:
+        now = self._hooks.now_ms()
+        return tuple(
+            [
+                Proposal(one.id, encode_coordinated(CoordinatedEntry(self._name, now, one.payload)))
+                for one in proposals
+            ]
+        )
+
+    # --- carrying out ----------------------------------------------------------------------------
+
+    def _step(self, event: RaftEvent) -> None:
+        self.state, effects = step(self.state, event)
+        if effects.write is not None:
+            self._save(effects.write)
+        for message in effects.send:
+            self._send(message)
+        self._after.extend(effects.send_after)
+        if effects.apply is not None:
+            self._committed = effects.apply[1]
+        self._tell(effects)
+
+    def _save(self, write: RaftWrite) -> None:
+        if write.snapshot is not None:
+            self._cache.clear(write.snapshot.index + 1)
+        if write.cut_from:
+            self._cache.cut(write.cut_from)
+        if write.entries:
+            self._cache.put(write.first, write.entries)
+        self._learn_members()
+        self._disk.write(write, partial(self._wrote, write))
+
+    def _wrote(self, write: RaftWrite, error: HoldfastError | None) -> None:
+        if error is not None:
+            log.error("the disk failed under the votes of this node: %s", error.message)
+            self._after.clear()
+            self.handle(DiskChanged("failed"))
+            return
+        while self._after and self._after[0][0] <= write.number:
+            self._send(self._after.popleft()[1])
+        self.handle(DiskWrote(write.number, write.term, write.last))
+        self._cache.shrink(self.state.durable)
+
+    def _send(self, message: Outgoing) -> None:
+        assert not isinstance(message, SendSnapshot), "no log is compacted yet"
+        member = self._known.get(message.to)
+        if member is None:
+            return
+        if not isinstance(message, SendAppend):
+            self._net.send(member, message)
+            return
+        entries: Sequence[RaftEntry] = ()
+        if message.last >= message.first:
+            entries = self._entries(message.first, message.last, QUORUM_SEND_BYTES)
+        for one in filled(message, entries):
+            self._net.send(member, one)
+
+    def _entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:
+        cached = self._cache.run(first, last, bytes_max)
+        if cached is not None:
+            return cached
+        return self._disk.entries(first, min(last, self._cache.first - 1), bytes_max)
+
+    def _learn_members(self) -> None:
+        for _, config in self.state.log.configs:
+            for member in config.members:
+                self._known[member.id] = member
+
+    def _tell(self, effects: RaftEffects) -> None:
+        for outcome in effects.proposals:
+            self._tell_proposals(outcome)
+        for read in effects.reads:
+            if isinstance(read, ReadReady):
+                self.reads.confirmed(read.number, read.index, self._fold.applied)
+            else:
+                self.reads.failed(read.number)
+        if effects.role is not None:
+            if effects.role.leader:
+                # Another leader may lack what the last one had.
+                self.proposals.again()
+                self.reads.again()
+                self._pump_soon()
+            self._hooks.on_role(effects.role)
+        elif effects.retry_held:
+            self.proposals.again()
+            self._pump_soon()
+        for alarm in effects.alarms:
+            self._hooks.on_alarm(alarm)
+
+    def _tell_proposals(self, outcome: ProposalOutcome) -> None:
+        if isinstance(outcome, ProposalsTaken | ProposalsForwarded):
+            self.proposals.exposed(outcome.ids)
+        elif isinstance(outcome, ProposalsHeld) and outcome.origin != self.state.me:
+            state = self.state
+            self._send(
+                ForwardAnswer(
+                    state.group, state.me, outcome.origin, state.term, outcome.ids, outcome.reason
+                )
+            )
+        elif isinstance(outcome, ProposalsRefused) and outcome.reason in _FOR_GOOD:
+            self.proposals.end_all(ProposalEnd.REFUSED)
+        else:
+            self._later.update(outcome.ids)
+
+    # --- the fold --------------------------------------------------------------------------------
+
+    def _fold_next(self) -> None:
+        first = self._fold.applied + 1
+        if self._folding or first > self._committed:
+            return
+        entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
+        upto = first + len(entries) - 1
+        self._folding = True
+        self._fold.fold(self._readable(first, entries), upto, self._folded)
+
+    def _readable(self, first: int, entries: Sequence[RaftEntry]) -> list[CommittedEntry]:
+        """The envelopes among entries. What no coordinator can have written is passed over by every
+        node alike.
+        """
+        readable = []
+        for index, entry in enumerate(entries, first):
+            if entry.kind != "data":
+                continue
+            try:
+                read = decode_coordinated(entry.payload)
+            except BadQuorumMessage as error:
+                log.error("entry %d of the quorum is passed over: %s", index, error.message)
+                continue
+            fence = FenceToken(self.state.incarnation, entry.term, read.coordinator, index)
+            readable.append(CommittedEntry(index, fence, read.committed_at, read.envelope))
+        return readable
+
+    def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:
+        self._folding = False
+        if isinstance(results, HoldfastError):
+            self.fold_error = results
+            log.error("committed entries cannot be applied: %s", results.message)
+            return
+        self.fold_error = None
+        for one in results:
+            self._later.discard(one.id)
+            self.proposals.applied(one.id, one.index, one.result)
+        self.reads.applied(self._fold.applied)
+        self._fold_next()
