@@ -4,7 +4,7 @@
     ├── Refused            nothing happened; do not retry as it is
     │   ├── BadInput         BadPeerId BadKey BadValue BadPath BadVector BadEnvelope BadStamp
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
-    │   │                    UnknownScheme
+    │   │                    UnknownScheme BadQuorumMessage
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
@@ -129,6 +129,14 @@ class BadStamp(
     BadInput, code="bad_stamp", hint="the sender's clock is damaged or hostile; nothing was merged"
 ):
     """A stamp from outside is one that no honest clock can show."""
+
+
+class BadQuorumMessage(
+    BadInput,
+    code="bad_quorum_message",
+    hint="the sender is damaged, hostile or newer; nothing was changed",
+):
+    """A message between voters cannot be read, or says what no voter can say."""
 
 
 class BadId(

@@ -1015,3 +1015,35 @@ BUS_REPLY_MARGIN_MS: Final = 5 * SECOND_MS
 """How much longer than a request itself the process waits that asked its daemon for it."""
 BUS_FINISHED_KEPT: Final = 4096
 """Finished messages that a bus remembers by number, so that no subscription gets them again."""
+
+# The quorum: consensus of a group
+QUORUM_VOTERS_MAX: Final = 7
+"""Voters of one group; one more is refused."""
+QUORUM_MEMBERS_MAX: Final = 64
+"""Members of one group, learners among them; one more is refused."""
+QUORUM_ID_MAX: Final = 1 << 32
+"""The highest id of a member; ids are never given out again."""
+QUORUM_TERM_MAX: Final = (1 << 53) - 1
+"""The highest term of a group; a message with a higher one is refused."""
+QUORUM_TERM_LEAP_MAX: Final = 1 << 32
+"""A message whose term is so far above the own one is ignored: no honest voter counts so fast."""
+QUORUM_INDEX_MAX: Final = (1 << 63) - 1
+"""The highest index of a log, and the highest number of a round."""
+QUORUM_ENTRY_BYTES_MAX: Final = 4 * MIB
+"""The largest entry of a group's log; a larger one is refused."""
+QUORUM_APPEND_BYTES_MAX: Final = 256 * KIB
+"""Payload of one AppendEntries; a larger entry goes alone."""
+QUORUM_APPEND_ENTRIES_MAX: Final = 1024
+"""Entries of one AppendEntries; more go in further ones."""
+QUORUM_WINDOW_ENTRIES: Final = 4096
+"""Entries that may be under way to one member before it acknowledges any."""
+QUORUM_MESSAGE_BYTES_MAX: Final = 8 * MIB
+"""The longest message of a voter; a longer one is refused."""
+QUORUM_PROPOSALS_MAX: Final = 1024
+"""Proposals that are forwarded or proposed at a time."""
+QUORUM_UNCOMMITTED_MAX: Final = 16_384
+"""Entries that a leader has appended and not committed; further proposals are held."""
+QUORUM_READS_MAX: Final = 1024
+"""Reads that wait for a leader's confirmation; one more is refused."""
+QUORUM_PROMOTE_LAG_MAX: Final = 64
+"""So many entries may a learner lack when it is promoted to voter."""
