@@ -8,13 +8,13 @@
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
-    │   │                    UnknownDestination NoBucket
+    │   │                    UnknownDestination NoBucket UnknownGroup
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
-    │   │                    HomeCopied AnotherBroker
+    │   │                    HomeCopied AnotherBroker LogMismatch VoterReused
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
-    │   │                    PlaceDenied
+    │   │                    PlaceDenied MustRejoin
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
@@ -276,6 +276,12 @@ class UnknownDestination(
     """The topic or queue is not declared, or no member has this name or key."""
 
 
+class UnknownGroup(
+    NotFound, code="unknown_group", hint="this node has no part in a quorum of that mesh"
+):
+    """This node has no Raft log of a group of that scope."""
+
+
 class Conflict(Refused, code="conflict", exit_code=5, http_status=409):
     """The state that is there does not allow it."""
 
@@ -360,6 +366,20 @@ class AnotherBroker(
     """A database belongs to a broker with another key. Members would not trust this one."""
 
 
+class LogMismatch(
+    Conflict, code="log_mismatch", hint="read how far the log is, and decide again from there"
+):
+    """A write does not fit the Raft log of its group: it comes late, leaves a gap, lowers a term,
+    changes a vote or drops what is committed. Nothing was changed.
+    """
+
+
+class VoterReused(
+    Conflict, code="voter_reused", hint="add the node under a voter id that nobody ever had"
+):
+    """A voter id that this node had in the group before is never used again."""
+
+
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
     """The caller is known, but may not do this."""
 
@@ -435,6 +455,17 @@ class PlaceDenied(
     hint="check the credentials and what they allow: --options-file, or the environment",
 ):
     """An object store does not accept the credentials, or they do not allow what a job needs."""
+
+
+class MustRejoin(
+    NotAllowed,
+    code="must_rejoin",
+    http_status=409,
+    hint="remove this voter from the group, then add the node again: it gets a new voter id",
+):
+    """This node may have forgotten what it promised as a voter: its Raft log is damaged, missing or
+    older than what it had acknowledged. It takes no part in the group until it was added anew.
+    """
 
 
 class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):

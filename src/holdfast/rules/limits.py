@@ -156,6 +156,26 @@ WAL_CHECKPOINT_PAGES: Final = 2000
 SQLITE_VERSION_MIN: Final = 3_051_003
 """The oldest SQLite that a store opens with; older ones can damage a WAL."""
 
+# Quorum: the store of the Raft logs
+QUORUM_ENTRY_BYTES_MAX: Final = 4 * MIB
+"""The largest entry of a Raft log; a larger one is refused (OverLimit)."""
+QUORUM_WRITE_ENTRIES_MAX: Final = 4096
+"""Entries in one write to a Raft log; more are refused (OverLimit)."""
+QUORUM_PART_BYTES_MAX: Final = 256 * KIB
+"""The largest part of a snapshot that comes in; a larger one is refused (OverLimit)."""
+QUORUM_SWEEP_ROWS: Final = 512
+"""Entries that compaction removes in one transaction, so that no vote waits long for it."""
+QUORUM_SWEEP_BYTES: Final = 4 * MIB
+"""The same by their size; one entry is always removed."""
+QUORUM_MARK_WRITES: Final = 1024
+"""After so many writes to the Raft logs `quorum.mark` says how far they are. It says at once what
+was voted and in which term."""
+QUORUM_WAL_PAGES: Final = 1000
+"""Pages in the WAL of the Raft logs after which the writer makes a checkpoint."""
+QUORUM_BALLAST_BYTES: Final = 4 * MIB
+"""Space that is kept occupied for votes and terms, and freed when a commit of the Raft logs meets a
+full disk. Entries are refused from then on (DiskFull), until there is room again."""
+
 # Log, consumers and forgetting
 FETCH_ROWS_MAX: Final = 10_000
 """Entries of one fetch; a caller that asks for more is refused."""

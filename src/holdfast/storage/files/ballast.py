@@ -26,10 +26,10 @@ _CANNOT_ALLOCATE: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Ballast:
-    """The ballast of one home."""
+    """The ballast of one home; the Raft logs in it have another one."""
 
-    def __init__(self, home: Path, *, size: int = BALLAST_BYTES) -> None:
-        self.path = home / "ballast"
+    def __init__(self, home: Path, *, size: int = BALLAST_BYTES, name: str = "ballast") -> None:
+        self.path = home / name
         self.size = size
 
     def present(self) -> bool:

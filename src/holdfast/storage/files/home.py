@@ -9,6 +9,9 @@
     ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
     bus.mark                              0600   which numbers its bus has reserved
+    quorum.db  quorum.db-wal  quorum.db-shm   0600   its Raft logs: terms, votes and entries
+    quorum.mark  quorum.lock              0600   what they must show at least; who has them open
+    quorum.ballast                        0600   room for votes when the disk is full
     whereabouts.json                      0600
     logs/metrics.jsonl
     processes/<pid>-<random>              one per process that has the home open (`presence`)
@@ -115,6 +118,31 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "bus.mark"
 
     @property
+    def quorum(self) -> Path:
+        """The Raft logs. Never in a backup: a restored home has no past to vote with."""
+        return self.root / "quorum.db"
+
+    @property
+    def quorum_wal(self) -> Path:
+        return self.root / "quorum.db-wal"
+
+    @property
+    def quorum_shm(self) -> Path:
+        return self.root / "quorum.db-shm"
+
+    @property
+    def quorum_mark(self) -> Path:
+        return self.root / "quorum.mark"
+
+    @property
+    def quorum_lock(self) -> Path:
+        return self.root / "quorum.lock"
+
+    @property
+    def quorum_ballast(self) -> Path:
+        return self.root / "quorum.ballast"
+
+    @property
     def whereabouts(self) -> Path:
         return self.root / "whereabouts.json"
 
@@ -153,7 +181,12 @@ class HomePaths(msgspec.Struct, frozen=True):
             self.tls_key,
             self.ballast,
         )
-        return (*inner, self.metrics, self.backup_lock, self.bus_mark, *serving)
+        return (*inner, self.metrics, self.backup_lock, self.bus_mark, *serving, *self._voting)
+
+    @property
+    def _voting(self) -> tuple[Path, ...]:
+        rows = (self.quorum, self.quorum_wal, self.quorum_shm)
+        return (*rows, self.quorum_mark, self.quorum_lock, self.quorum_ballast)
 
     @property
     def sockets(self) -> tuple[Path, ...]:

@@ -37,6 +37,8 @@ FILES = (
     "identity.former",
     *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast", "whereabouts.json"),
     "logs/metrics.jsonl",
+    *("quorum.db", "quorum.db-wal", "quorum.db-shm"),
+    *("quorum.mark", "quorum.lock", "quorum.ballast"),
 )
 
 

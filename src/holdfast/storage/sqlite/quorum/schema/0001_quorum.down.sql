@@ -1,0 +1,10 @@
+DROP TABLE given_up;
+DROP TABLE intake_part;
+DROP TABLE intake;
+DROP TABLE used_voter;
+DROP TABLE run;
+DROP TABLE entry;
+DROP TABLE boundary;
+DROP TABLE head;
+DROP TABLE quorum_group;
+DROP TABLE meta;
