@@ -1067,3 +1067,9 @@ QUORUM_READS_MAX: Final = 1024
 """Reads that wait for a leader's confirmation; one more is refused."""
 QUORUM_PROMOTE_LAG_MAX: Final = 64
 """So many entries may a learner lack when it is promoted to voter."""
+QUORUM_CACHE_BYTES: Final = 4 * MIB
+"""Payloads of the newest entries that a driver keeps in memory, per group."""
+QUORUM_SEND_BYTES: Final = MIB
+"""What a driver reads at a time for a member that lags."""
+QUORUM_FOLD_BYTES: Final = MIB
+"""What a driver hands to the fold at a time."""

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from holdfast.simulate.world.seeds import PromiseBroken
 
-WORLDS = ("nodes", "zones", "delivery", "bus")
+WORLDS = ("nodes", "zones", "delivery", "bus", "quorum")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -66,30 +66,13 @@ class LogDisk:
             self._submit()
 
     def _submit(self) -> None:
-        writes = [self._row(write) for write, _ in self._queue]
+        writes = [row_of(write, self._scope, self._voter) for write, _ in self._queue]
         try:
             self._under_way = self._log.submit(writes, self._answered)
         except HoldfastError as error:
             self._fail(error)
             return
         assert self._under_way, "an empty queue has room for one write"
-
-    def _row(self, write: RaftWrite) -> GroupWrite:
-        return GroupWrite(
-            scope=self._scope,
-            voter=self._voter,
-            number=write.number,
-            hard=HardStateRow(term=write.term, vote=write.vote),
-            cut_from=write.cut_from or None,
-            entries=tuple(
-                [
-                    EntryRow(
-                        index=index, term=entry.term, kind=_KINDS[entry.kind], payload=entry.payload
-                    )
-                    for index, entry in enumerate(write.entries, write.first)
-                ]
-            ),
-        )
 
     def _answered(self, answers: list[SaveAnswer]) -> None:
         """Called by the thread that writes."""
@@ -130,6 +113,25 @@ class LogDisk:
 
 def _typed(error: BaseException) -> HoldfastError:
     return error if isinstance(error, HoldfastError) else StoreFailed(f"the quorum log: {error!r}")
+
+
+def row_of(write: RaftWrite, scope: str, voter: int) -> GroupWrite:
+    """What the machine wants written, as the quorum log takes it."""
+    return GroupWrite(
+        scope=scope,
+        voter=voter,
+        number=write.number,
+        hard=HardStateRow(term=write.term, vote=write.vote),
+        cut_from=write.cut_from or None,
+        entries=tuple(
+            [
+                EntryRow(
+                    index=index, term=entry.term, kind=_KINDS[entry.kind], payload=entry.payload
+                )
+                for index, entry in enumerate(write.entries, write.first)
+            ]
+        ),
+    )
 
 
 def entry_of(row: EntryRow) -> RaftEntry:

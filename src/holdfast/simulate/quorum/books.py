@@ -1,0 +1,97 @@
+"""What clients asked and heard, and what every machine applied; and what must be true of it.
+
+All the time:
+
+* one leader a term, and one entry an index, on whatever machine;
+* a command that was acknowledged stands in the order where its client was told that it stands;
+* a command whose client was told that it is not committed is never committed;
+* linearizable: what began after something was answered comes after it in the order. Writes have
+  their place by index; a read sees the order up to some index, and no less than was answered before
+  it began.
+
+Since every answer names its index, this is a check in one pass, and it names the culprit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.node.quorum.embedded.ports import CommittedEntry
+
+
+@dataclass(slots=True)
+class Asked:
+    """One call of a client."""
+
+    id: bytes
+    began: int
+    floor: int
+    """The highest index that anybody had been answered with when it began."""
+    what: str
+
+
+class QuorumBooks:
+    """One for a world."""
+
+    def __init__(self, broken: Callable[[str], None]) -> None:
+        self._broken = broken
+        self.leaders: dict[int, str] = {}
+        self.order: dict[int, CommittedEntry] = {}
+        """What stands at which index, as the first machine applied it."""
+        self.first: dict[bytes, int] = {}
+        """Where each command was applied."""
+        self.answered = 0
+        """The highest index that a client was answered with."""
+        self.acknowledged: dict[bytes, int] = {}
+        self.denied: dict[bytes, None] = {}
+        """Commands whose clients were told that they are not committed."""
+        self.reads = 0
+
+    def leads(self, name: str, term: int) -> None:
+        other = self.leaders.setdefault(term, name)
+        if other != name:
+            self._broken(f"{name} and {other} both lead term {term}")
+
+    def applied(self, name: str, entries: Sequence[CommittedEntry], ids: Sequence[bytes]) -> None:
+        """A machine has applied these, now or once more after a restart."""
+        for entry, id in zip(entries, ids, strict=True):
+            known = self.order.setdefault(entry.index, entry)
+            if known != entry:
+                self._broken(f"{name} has another entry at {entry.index} than was applied there")
+            first = self.first.setdefault(id, entry.index)
+            if entry.index < first:
+                self._broken(f"{name} applied a command at {entry.index}, first seen at {first}")
+            if id in self.denied:
+                self._broken(f"a command was committed at {entry.index} after it was denied")
+
+    def begin(self, id: bytes, tick: int, what: str) -> Asked:
+        return Asked(id, tick, self.answered, what)
+
+    def acknowledge(self, asked: Asked, index: int) -> None:
+        """A client hears that its command stands at this index."""
+        if self.first.get(asked.id) != index:
+            self._broken(f"{asked.what} was answered with {index}, which is not its place")
+        if index <= asked.floor:
+            self._broken(
+                f"{asked.what} stands at {index}, but {asked.floor} was answered before it began"
+            )
+        self.acknowledged[asked.id] = index
+        self.answered = max(self.answered, index)
+
+    def deny(self, asked: Asked) -> None:
+        """A client hears that its command is not committed and never will be."""
+        self.denied[asked.id] = None
+        if asked.id in self.first:
+            self._broken(f"{asked.what} was denied and stands at {self.first[asked.id]}")
+
+    def read(self, asked: Asked, index: int, value: int, true_value: int) -> None:
+        """A client reads from a machine that has applied everything up to `index`."""
+        self.reads += 1
+        if index < asked.floor:
+            self._broken(
+                f"{asked.what} saw the order up to {index}; {asked.floor} was answered before"
+            )
+        if value != true_value:
+            self._broken(f"{asked.what} gave {value}; the order up to {index} gives {true_value}")
+        self.answered = max(self.answered, index)
