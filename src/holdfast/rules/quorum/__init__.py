@@ -1,6 +1,6 @@
-"""What the quorum of a mesh decides: values in, values out.
+"""What a quorum decides, as pure rules: values in, values out.
 
-`raft` is the consensus protocol of the embedded engine: who leads, what is committed, who votes.
-The other modules decide what is committed with it. Nothing here reads a clock, a file or a random
-number.
+An engine (the voters of `raft`, or an etcd) gives every node the same committed envelopes in the
+same order, each with its fence. Everything else is decided here, by each node for itself, from that
+order alone. `decide` is where an entry comes in.
 """

@@ -17,7 +17,7 @@ import apsw
 
 from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
 from holdfast.node.quorum.embedded.log_disk import entry_of, past_of, row_of
-from holdfast.node.quorum.embedded.ports import CommittedEntry, FoldedEntry, Folded, Wrote
+from holdfast.node.quorum.embedded.ports import CommittedEntry, Folded, FoldedEntry, Wrote
 from holdfast.rules.errors import HoldfastError, StoreFailed
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import RaftWrite, RoleChange

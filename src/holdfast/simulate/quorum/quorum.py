@@ -32,7 +32,7 @@ from holdfast.rules.quorum.raft.config import encode_config, first_config
 from holdfast.rules.quorum.raft.messages import Message, Proposal, decode_message, encode_message
 from holdfast.simulate.disk.disk import seed_sqlite
 from holdfast.simulate.disk.workload import scratch
-from holdfast.simulate.quorum.books import Asked, QuorumBooks
+from holdfast.simulate.quorum.books import QuorumBooks
 from holdfast.simulate.quorum.machine import VoterMachine
 from holdfast.simulate.quorum.registers import RegisterCommand, Registers, encode_command
 from holdfast.simulate.quorum.storm import QuorumStorm
