@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
 from holdfast.node.quorum.embedded.log_disk import entry_of, past_of, row_of
 from holdfast.node.quorum.embedded.ports import CommittedEntry, Folded, FoldedEntry, Wrote
 from holdfast.rules.errors import HoldfastError, StoreFailed
-from holdfast.rules.quorum.raft.config import GroupMember
+from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import RaftWrite, RoleChange
 from holdfast.rules.quorum.raft.events import NodeStalled
 from holdfast.rules.quorum.raft.messages import Message, RaftEntry
@@ -77,14 +78,11 @@ class VoterMachine:
     def is_paused(self) -> bool:
         return self._paused is not None
 
-    def found(self, tag: bytes, voter: int, config: bytes) -> None:
+    def found(self, tag: bytes, voter: int, config: GroupConfig) -> None:
         """The group begins: what `init` and invites do for real homes."""
         log = self._open()
         try:
-            if voter == 1:
-                log.init(SCOPE, tag=tag, voter=voter, config=config)
-            else:
-                log.join(SCOPE, incarnation=1, tag=tag, voter=voter)
+            log.init(SCOPE, tag=tag, voter=voter, config=encode_config(config))
         finally:
             log.close()
 
@@ -174,7 +172,7 @@ class VoterMachine:
                 return
             self._act(self.life, call)
         if self.driver is not None:
-            self._act(self.life, lambda: self.driver and self.driver.handle(NodeStalled()))
+            self._act(self.life, partial(self.driver.handle, NodeStalled()))
 
     def close(self) -> None:
         """The world ends."""
@@ -231,9 +229,8 @@ class VoterMachine:
 
     def write(self, write: RaftWrite, done: Wrote) -> None:
         world = self._world
-        at = max(self._last_write_at, world.ticks + self._rng.randrange(1 + DISK_MS_MAX))
-        at += self.slow_disk_ms
-        self._last_write_at = at
+        takes = self.slow_disk_ms + self._rng.randrange(1 + DISK_MS_MAX)
+        at = self._last_write_at = max(self._last_write_at, world.ticks + takes)
         driver = self.driver
 
         def save() -> None:

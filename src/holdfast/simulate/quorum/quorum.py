@@ -28,7 +28,7 @@ from holdfast.node.quorum.embedded.open_proposals import (
     ProposalEnd,
 )
 from holdfast.node.quorum.embedded.ports import CommittedEntry
-from holdfast.rules.quorum.raft.config import encode_config, first_config
+from holdfast.rules.quorum.raft.config import first_config
 from holdfast.rules.quorum.raft.messages import Message, Proposal, decode_message, encode_message
 from holdfast.simulate.disk.disk import seed_sqlite
 from holdfast.simulate.disk.workload import scratch
@@ -95,7 +95,7 @@ class QuorumWorld(World):
             self._open[name] = {}
             self._stack.callback(machine.close)
         voters = tuple((machine.name, machine.key) for machine in self.machines.values())
-        config = encode_config(first_config(voters))
+        config = first_config(voters)
         tag = sha256(f"group of {self.seed}".encode()).digest()[:16]
         for number, machine in enumerate(self.machines.values(), 1):
             machine.found(tag, number, config)
@@ -146,7 +146,8 @@ class QuorumWorld(World):
         if left:
             raise PromiseBroken(f"seed {self.seed}: in the end {'; '.join(left[:3])}")
         for id, index in self.books.acknowledged.items():
-            if any(machine.registers.done[id][0] != index for machine in self.machines.values()):
+            places = [machine.registers.done.get(id) for machine in self.machines.values()]
+            if any(place is None or place[0] != index for place in places):
                 raise PromiseBroken(f"seed {self.seed}: what was acknowledged at {index} is gone")
 
     def _stop_asking(self) -> None:

@@ -102,8 +102,11 @@ class GroupDriver:
         net: VoterNet,
         fold: CommitFold,
         hooks: GroupHooks,
+        contacts: Sequence[GroupMember] = (),
     ) -> None:
-        """`name` is the peer name of this node."""
+        """`name` is the peer name of this node. `contacts` are members that a node knows which
+        joins, before the log has told it of any.
+        """
         self.state = state
         self.proposals, self.reads = OpenProposals(), OpenReads()
         self.fold_error: HoldfastError | None = None
@@ -120,7 +123,7 @@ class GroupDriver:
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
         self._ticks = 0
-        self._known: dict[int, GroupMember] = {}
+        self._known = {member.id: member for member in contacts}
         self._learn_members()
 
     # --- what happens ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from holdfast.node.quorum.embedded.ports import Wrote
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed
@@ -135,7 +135,7 @@ def row_of(write: RaftWrite, scope: str, voter: int) -> GroupWrite:
 
 
 def entry_of(row: EntryRow) -> RaftEntry:
-    return RaftEntry(row.term, cast(EntryKind, _NAMES[row.kind]), row.payload)
+    return RaftEntry(row.term, _NAMES[row.kind], row.payload)
 
 
 def past_of(reader: QuorumReader, scope: str, applied: int) -> DurablePast:

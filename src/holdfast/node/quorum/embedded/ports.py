@@ -63,8 +63,9 @@ Folded = Callable[[Sequence[FoldedEntry] | HoldfastError], None]
 class CommitFold(Protocol):
     """What committed entries become on this node."""
 
-    applied: int
-    """The index of the last entry that was applied, in the same transaction as its rows."""
+    @property
+    def applied(self) -> int:
+        """The index of the last entry that was applied, in the same transaction as its rows."""
 
     def fold(self, entries: Sequence[CommittedEntry], upto: int, done: Folded) -> None:
         """Applies entries, all or none, and notes that everything up to the index `upto` is
