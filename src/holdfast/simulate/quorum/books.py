@@ -21,8 +21,8 @@ from holdfast.node.quorum.embedded.ports import CommittedEntry
 
 
 @dataclass(slots=True)
-class Asked:
-    """One call of a client."""
+class ClientCall:
+    """What a client asked for, and when."""
 
     id: bytes
     began: int
@@ -65,10 +65,10 @@ class QuorumBooks:
             if id in self.denied:
                 self._broken(f"a command was committed at {entry.index} after it was denied")
 
-    def begin(self, id: bytes, tick: int, what: str) -> Asked:
-        return Asked(id, tick, self.answered, what)
+    def begin(self, id: bytes, tick: int, what: str) -> ClientCall:
+        return ClientCall(id, tick, self.answered, what)
 
-    def acknowledge(self, asked: Asked, index: int) -> None:
+    def acknowledge(self, asked: ClientCall, index: int) -> None:
         """A client hears that its command stands at this index."""
         if self.first.get(asked.id) != index:
             self._broken(f"{asked.what} was answered with {index}, which is not its place")
@@ -79,13 +79,13 @@ class QuorumBooks:
         self.acknowledged[asked.id] = index
         self.answered = max(self.answered, index)
 
-    def deny(self, asked: Asked) -> None:
+    def deny(self, asked: ClientCall) -> None:
         """A client hears that its command is not committed and never will be."""
         self.denied[asked.id] = None
         if asked.id in self.first:
             self._broken(f"{asked.what} was denied and stands at {self.first[asked.id]}")
 
-    def read(self, asked: Asked, index: int, value: int, true_value: int) -> None:
+    def read(self, asked: ClientCall, index: int, value: int, true_value: int) -> None:
         """A client reads from a machine that has applied everything up to `index`."""
         self.reads += 1
         if index < asked.floor:
