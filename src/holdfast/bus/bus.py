@@ -93,6 +93,7 @@ class Bus:
             jitter=options.jitter,
             now_ms=options.clock.now_ms,
             missed=self._missed,
+            copied=self._told_copied,
             former=options.former,
             changed=context.changed,
         )
@@ -164,6 +165,10 @@ class Bus:
         """Somebody else has changed what waits in the outbox of the store."""
         for lane in self.router.lanes.values():
             lane.look_again()
+
+    def _told_copied(self, key: PeerKey) -> None:
+        if key in self._names:
+            self.router.key_use.told(self._names[key])
 
     def _missed(self, key: PeerKey) -> None:
         if self._discovery is not None:
@@ -470,6 +475,7 @@ class Bus:
             asking=router.requests.count,
             handling=router.serving.running,
             counts=dict(sorted(self._context.counts.items())),
+            warnings=router.key_use.warnings(),
             problems={
                 view.name: f"{problem.code}: {problem.message}"
                 for view in self.links.dials()

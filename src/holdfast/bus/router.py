@@ -6,6 +6,7 @@
     TopicRelay      what is published by way of others
     Requests        what we ask
     RequestServing  what we answer
+    KeyUse          whether two processes use one key
 
 A link is used once our numbers are above what the peer has seen of them.
 """
@@ -19,6 +20,7 @@ from contextlib import suppress
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
 from holdfast.bus.guard import guarded
+from holdfast.bus.key_use import KeyUse
 from holdfast.bus.lane import Lane
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake, Traffic
@@ -31,6 +33,7 @@ from holdfast.protocol.bus_frames import (
     AckFrame,
     FrameKind,
     InterestFrame,
+    NoticeFrame,
     SettledFrame,
     Stream,
     WelcomeFrame,
@@ -70,6 +73,7 @@ class BusRouter:
         self.serving = RequestServing(context, self.lane_of, self.announce, self._is_passing)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
+        self.key_use = KeyUse(context)
         self._announcing = False
         self._interests: dict[str, tuple[Link, InterestFrame]] = {}
         """The last that each peer told and that was not taken up yet."""
@@ -117,11 +121,15 @@ class BusRouter:
             seen=max(seen or 0, relayed or 0),
             capabilities=list(self.context.peers.capabilities(peer)),
             addresses=list(self.addresses),
+            life=self.context.life,
         )
 
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
         await self._only_one(admitted.name, peer)
+        linked = self.intakes.get(admitted.name)
+        link = None if linked is None else linked.link
+        await self.key_use.check(admitted.name, peer, welcome.life, link)
         self._scopes.pop(peer, None)
         self._ends.pop(peer, None)
         if admitted.scopes is not None:
@@ -190,6 +198,7 @@ class BusRouter:
         if before is not None:
             self.link_down(before.link, None)
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
+        self.key_use.link_up(link)
         self._tell_interest(link)
         self._end_in_time(link)
         self.context.spawn(self._begin(link), "begin")
@@ -228,6 +237,10 @@ class BusRouter:
             settled = read_told(kind, body)
             assert isinstance(settled, SettledFrame)
             intake.settled(settled.waiting)
+        elif kind is FrameKind.NOTICE:
+            notice = read_told(kind, body)
+            assert isinstance(notice, NoticeFrame)
+            self.key_use.noticed(link, notice)
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)

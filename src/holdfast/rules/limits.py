@@ -787,6 +787,16 @@ BUS_BACK_MS: Final = SECOND_MS
 """The longest wait between two dials of a peer that said goodbye: it may be restarted."""
 BUS_BACK_MS_MAX: Final = 30 * SECOND_MS
 """For how long after its goodbye a peer is dialled so often; then the usual waits begin."""
+BUS_COPIED_MS: Final = 600 * SECOND_MS
+"""For how long it is shown that two processes use one key, after it was certain for the last time.
+"""
+BUS_LIVES_KEPT: Final = 8
+"""Processes that used one key, of which a peer remembers the marks; the oldest goes first."""
+BUS_LIVES_KEYS_MAX: Final = 4096
+"""Keys of which that is remembered; the one that was linked longest ago goes first."""
+BUS_LIVES_BACK: Final = 3
+"""So many times in turn processes with one key come back until that alone proves that they are
+two."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
