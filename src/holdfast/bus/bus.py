@@ -562,4 +562,4 @@ class Bus:
         )
         if len(body) > _BODY_MAX:
             raise OverLimit(f"a message has {len(body)} bytes; the most is {_BODY_MAX}")
-        return message, clock.now_ms() + ttl
+        return message, self._context.counted_ms() + ttl

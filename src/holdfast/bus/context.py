@@ -118,6 +118,10 @@ class BusContext:
 
     # --- waiting for something that others bring about -----------------------------------------
 
+    def counted_ms(self) -> int:
+        """By which messages that wait run out of time: leaps of the clock do not count."""
+        return self.store.counted.now_ms()
+
     def clock_ahead_ms(self) -> float:
         """By how much the clock is ahead of the loop's time, which nobody sets."""
         return self.clock.now_ms() - self.loop.time() * SECOND_MS

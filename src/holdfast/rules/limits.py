@@ -988,6 +988,8 @@ BUS_FINISH_MS: Final = 50
 write to go with: after a kill, they are handed out again."""
 BUS_TIDY_ALONG: Final = 16
 """So many messages that are done with go with the next write; fewer wait for that time."""
+BUS_CLOCK_NOTED_MS: Final = HOUR_MS
+"""How often a bus writes down what the clock shows, so that its next process notices a leap."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.bus.message import MessageKind
+from holdfast.rules.limits import DAY_MS
 from support.mesh_stores import NOW, SetClock, waiting_for
 
 
@@ -70,6 +71,21 @@ async def test_B4_what_has_expired_is_not_sent_and_is_told_once(
     expired = await store.expire_outbox()
     assert [item.message for item in expired] == [waiting_for("ben", 1).message]
     assert await store.expire_outbox() == []
+
+
+async def test_B4_a_clock_that_leaps_ahead_ends_nothing_that_waits(
+    store: MeshStore, clock: SetClock
+) -> None:
+    waiting = [waiting_for("ben", 1, expires_at=NOW + 7 * DAY_MS)]
+    waiting.append(waiting_for("ben", 2, kind=MessageKind.REQUEST, expires_at=NOW + DAY_MS))
+    ids = [await store.enqueue_outbox(one) for one in waiting]
+    assert await store.expire_outbox() == []
+    for at in (NOW + 400 * DAY_MS, NOW + 401 * DAY_MS, NOW + 2 * DAY_MS, NOW):
+        clock.at = at
+        assert await store.expire_outbox() == []
+        assert [id for id, _ in await store.outbox_of("ben", 9)] == ids
+        assert [id for id, _ in await store.due_outbox()] == ids
+    assert store.counted.now_ms() - NOW < DAY_MS
 
 
 async def test_B4_what_a_peer_will_never_take_is_not_tried_again(store: MeshStore) -> None:

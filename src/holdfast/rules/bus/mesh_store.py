@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.rules.bus.counted_clock import CountedClock
 from holdfast.rules.bus.message import BusMessage
 
 PeerKey = bytes
@@ -118,6 +119,10 @@ class MeshStore(Protocol):
         """Forgets an item that has arrived or expired; nothing happens if it is gone."""
 
     # --- on top ------------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> CountedClock:
+        """By which messages in the outbox run out of time, and may go again."""
 
     async def incarnation(self) -> bytes:
         """16 random bytes, new whenever the store may have gone back in time."""
