@@ -123,6 +123,8 @@ class BaseMeshStore(EightCalls):
         self._tries: dict[OutboxId, tuple[int, int]] = {}
         """Of items that were put back: the attempts, and when they may go."""
         self._interests: dict[str, list[str]] = {}
+        self._claimed: dict[bytes, bytes] = {}
+        """Ids that callers gave, with the fingerprints of what they asked for."""
 
     async def incarnation(self) -> bytes:
         return self._incarnation
@@ -160,6 +162,12 @@ class BaseMeshStore(EightCalls):
 
     async def settle_ids(self, name: str, waiting: Collection[bytes]) -> None:
         self._ids.settle(name, set(waiting), self._settled_kept)
+
+    async def claim_id(self, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        found = self._claimed.setdefault(id, fingerprint)
+        if len(self._claimed) > self._settled_kept:
+            del self._claimed[next(iter(self._claimed))]
+        return found
 
     async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:

@@ -36,19 +36,25 @@ from holdfast.bus.static_peers import StaticPeers
 from holdfast.bus.status import BusStatus, PeerStatus
 from holdfast.bus.subscription import BusSubscription
 from holdfast.rules.bus.mesh_store import OutboxMessage, PeerKey
-from holdfast.rules.bus.message import BusMessage, MessageKind, check_message
+from holdfast.rules.bus.message import (
+    BusMessage,
+    MessageKind,
+    bus_fingerprint,
+    check_message,
+)
 from holdfast.rules.bus.topic_pattern import EVERYTHING, check_pattern, check_topic
 from holdfast.rules.destinations import check_priority
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
     HoldfastError,
+    IdempotencyKeyReused,
     NotTrusted,
     OverLimit,
     PeerUnreachable,
     UnknownPeer,
 )
-from holdfast.rules.ids import check_id, check_new_id
+from holdfast.rules.ids import check_id, check_new_id, id_text
 from holdfast.rules.keys import card_of, text_of
 from holdfast.rules.limits import (
     BUS_BUFFER,
@@ -233,6 +239,8 @@ class Bus:
         message, expires_at = self._message(
             MessageKind.SEND, topic, body, content_type, priority, ttl_ms, id
         )
+        if id is not None:
+            await self._claim(peer.name, message)
         lane = self.router.lane_of(peer.name)
         receipt = lane.expect(message.id, wait_ms)
         try:
@@ -266,6 +274,8 @@ class Bus:
         message, expires_at = self._message(
             MessageKind.PUBLISH, check_topic(topic), body, content_type, priority, ttl_ms, id
         )
+        if id is not None:
+            await self._claim("", message)
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
@@ -363,6 +373,8 @@ class Bus:
         message, _ = self._message(
             MessageKind.REQUEST, service, body, content_type, priority, timeout_ms, id
         )
+        if id is not None:
+            await self._claim(name or "", message)
         return await self.router.requests.ask(name, message, timeout_ms, wait_ms)
 
     def outstanding(self) -> list[OutstandingRequest]:
@@ -530,6 +542,18 @@ class Bus:
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found
+
+    async def _claim(self, to: str, message: BusMessage) -> None:
+        """An id that a caller gives belongs to what it asks for. Raises IdempotencyKeyReused if it
+        was given for something else.
+        """
+        asked = bus_fingerprint(to, message)
+        until = self._context.counted_ms() + BUS_TTL_MS_MAX
+        first = await guarded(self._context.store.claim_id(message.id, asked, until))
+        if first != asked:
+            raise IdempotencyKeyReused(
+                f"the id {id_text(message.id)} was given before, for another message"
+            )
 
     def _message(
         self,

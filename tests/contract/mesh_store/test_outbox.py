@@ -28,6 +28,17 @@ async def test_B4_a_message_waits_once_for_a_peer(store: MeshStore) -> None:
     assert len(await store.due_outbox()) == 2
 
 
+async def test_B4_an_id_that_a_caller_gave_belongs_to_its_first_request(store: MeshStore) -> None:
+    ids = [b"%016d" % number for number in range(3)]
+    for id in reversed(ids):
+        assert await store.claim_id(id, b"a" + id + bytes(15), NOW + DAY_MS) == b"a" + id + bytes(
+            15
+        )
+    for id in ids:
+        assert await store.claim_id(id, b"b" * 32, NOW + DAY_MS) == b"a" + id + bytes(15)
+    assert await store.claim_id(b"%016d" % 9, b"c" * 32, NOW + DAY_MS) == b"c" * 32
+
+
 async def test_B4_urgent_messages_overtake_and_order_is_kept_within_a_priority(
     store: MeshStore,
 ) -> None:

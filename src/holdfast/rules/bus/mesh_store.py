@@ -152,6 +152,11 @@ class MeshStore(Protocol):
         those that wait: ids of others may be forgotten.
         """
 
+    async def claim_id(self, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        """For which request a caller of this peer has given an id, by its fingerprint: this one, if
+        the id is new, and then it stays known until a counted time. Durable before it returns.
+        """
+
     async def outbox_peers(self) -> list[str]:
         """Peers that something waits for."""
 

@@ -5,6 +5,7 @@ was set while nobody looked (`rules/bus/counted_clock.py`).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from holdfast.rules.bus.counted_clock import ClockSeen, CountedClock
@@ -34,6 +35,10 @@ class NotedClock(CountedClock):
         ):
             await write(seen)
             self._noted = seen
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def loop_ms() -> int:

@@ -23,7 +23,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
@@ -61,7 +60,7 @@ from holdfast.rules.rows import OutboxRow
 from holdfast.storage.files.durable import FILE_MODE, disk_errors
 from holdfast.storage.loop_queue import LoopWrites
 from holdfast.storage.ports import Transaction
-from holdfast.storage.sqlite.bus.clock_note import NotedClock, loop_ms
+from holdfast.storage.sqlite.bus.clock_note import NotedClock, loop_ms, wall_ms
 from holdfast.storage.sqlite.bus.mark import (
     BusMark,
     file_number,
@@ -78,6 +77,8 @@ from holdfast.storage.sqlite.store import SqliteReader, SqliteStore, SqliteTrans
 T = TypeVar("T")
 Kept = tuple[OutboxId, OutboxMessage]
 
+OURS: Final = ""
+"""Under this name stand the ids that callers of this peer gave, each with its fingerprint."""
 INBOX: Final = "bus_inbox"
 OUTBOX: Final = "bus_message"
 
@@ -111,10 +112,6 @@ class _Work(Generic[T]):
     def __call__(self, tx: Transaction) -> T:
         assert isinstance(tx, SqliteTransaction)
         return self._call(tx)
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class SqliteMeshStore:
@@ -362,6 +359,17 @@ class SqliteMeshStore:
 
         await self.write_rows(settle)
         self._unsettled[name] = 0
+
+    async def claim_id(self, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        return await self.write_rows(lambda tx: self._claim(tx, id, fingerprint, until_ms))
+
+    def _claim(self, tx: SqliteTransaction, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        own = tx.bus_sender(OURS)
+        known = tx.bus_claimed(own, id)
+        if known is None:
+            tx.bus_ids_add([(own, id + fingerprint, until_ms)])
+            self._bound_ids(tx, OURS, own, 1)
+        return known or fingerprint
 
     # --- the inbox ---------------------------------------------------------------------------
 

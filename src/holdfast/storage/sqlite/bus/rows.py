@@ -119,6 +119,13 @@ class BusReads:
         ).fetchall()
         return {id for (id,) in rows}
 
+    def bus_claimed(self, own: int, id: bytes) -> bytes | None:
+        """The fingerprint of what a caller asked for under an id."""
+        found: bytes | None = self._once.execute(
+            "SELECT id FROM bus_known WHERE sender = ?1 AND id > ?2 ORDER BY id LIMIT 1", (own, id)
+        ).get
+        return None if found is None or found[: len(id)] != id else found[len(id) :]
+
     def bus_inbox(self, after: int, limit: int) -> list[ArrivedRow]:
         rows = self._con.execute(
             "SELECT number, sender, received_at, seal, head, body FROM bus_inbox "
