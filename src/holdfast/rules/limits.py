@@ -977,6 +977,9 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ANNOUNCE_MS: Final = 50
+"""A peer is told what this one listens to and serves at once, and again after so long at the
+earliest: what changes meanwhile is told together."""
 BUS_ACK_MS: Final = 25
 """How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
 for others to go with."""
