@@ -343,7 +343,7 @@ class Lane:
             return
         if self._later is not None:
             self._later.cancel()
-        wait_s = max(0, at_ms - self._context.clock.now_ms()) / 1000
+        wait_s = max(0, at_ms - self._context.counted_ms()) / 1000
         self._later = self._context.loop.call_later(wait_s, self.look_again)
 
     def look_again(self) -> None:
@@ -393,7 +393,7 @@ class Lane:
         self, link: Link, stream: Stream, queue: deque[Outgoing], most: int, at_once: bool
     ) -> bool:
         """Numbers, signs and hands over what may go of one stream, `most` messages of it."""
-        now = self._context.clock.now_ms()
+        now = self._context.counted_ms()
         mode = SigningMode.BATCH if self._context.batch else SigningMode.EACH
         if len(queue) == 1:
             return self._write_one(link, stream, queue, now, at_once)
@@ -529,7 +529,7 @@ class Lane:
         if id is None or outgoing.dropped:
             return
         asked = outgoing.message.kind is MessageKind.REQUEST
-        now_ms, jitter = context.clock.now_ms(), context.jitter()
+        now_ms, jitter = context.counted_ms(), context.jitter()
         again = next_try(code, outgoing.attempts, now_ms, jitter, is_request=asked)
         self._held.pop(id, None)
         if again is not None:

@@ -48,6 +48,7 @@ class MemoryMeshStore(BaseMeshStore):
         self,
         *,
         now_ms: Callable[[], int] | None = None,
+        ticks_ms: Callable[[], int] | None = None,
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         outbox_max: int = BUS_OUTBOX_MAX,
@@ -58,6 +59,7 @@ class MemoryMeshStore(BaseMeshStore):
     ) -> None:
         super().__init__(
             now_ms=now_ms,
+            ticks_ms=ticks_ms,
             random=random,
             ids_kept=ids_kept,
             settled_kept=settled_kept,
@@ -158,7 +160,7 @@ class MemoryMeshStore(BaseMeshStore):
         return id
 
     async def due_outbox(self) -> list[Kept]:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         return [(id, item) for id, item in self._all() if _is_due(item, now)]
 
     async def remove_outbox(self, id: OutboxId) -> None:
@@ -181,7 +183,7 @@ class MemoryMeshStore(BaseMeshStore):
         return list(self._lanes)
 
     async def outbox_of(self, peer: str, limit: int, skip: Collection[OutboxId] = ()) -> list[Kept]:
-        now, found = self._now_ms(), list[Kept]()
+        now, found = self.counted.now_ms(), list[Kept]()
         lane = self._lanes.get(peer, {})
         for urgency in sorted(lane):
             for id, item in lane[urgency].items():
@@ -192,7 +194,7 @@ class MemoryMeshStore(BaseMeshStore):
         return found
 
     async def next_outbox(self, peer: str) -> int | None:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         lane = self._lanes.get(peer, {})
         return min(
             (one.not_before for kept in lane.values() for one in kept.values()
@@ -218,7 +220,7 @@ class MemoryMeshStore(BaseMeshStore):
             self._remove(id)
 
     async def expire_outbox(self) -> list[OutboxMessage]:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         expired = [(id, item) for id, item in self._all() if _is_expired(item, now)]
         await self.remove_many([id for id, _ in expired])
         return [item for _, item in expired]

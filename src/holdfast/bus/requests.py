@@ -125,7 +125,7 @@ class Requests:
         if id not in self._earlier:
             raise UnknownMessage(f"no request {id_text(id)} is outstanding here")
         row, item = self._earlier.pop(id)
-        left_ms = _left_ms(item, self._context.clock.now_ms())
+        left_ms = _left_ms(item, self._context.counted_ms())
         deadline = self._context.loop.time() + left_ms / 1000
         asking = self._begin(id, deadline, anywhere=False)
         asking.peers.append(item.peer)
@@ -152,7 +152,7 @@ class Requests:
         _settle(asking.attempt, RequestCancelled(f"the request {id_text(id)} was cancelled"))
 
     def outstanding(self) -> list[OutstandingRequest]:
-        now = self._context.clock.now_ms()
+        now = self._context.counted_ms()
         return [
             OutstandingRequest(
                 id=id,
@@ -180,9 +180,11 @@ class Requests:
         _settle(asking.attempt, RequestTimedOut(f"{who} has not answered in time"))
 
     async def _send(self, asking: _Asking, to: str, message: BusMessage, left_ms: int) -> None:
-        now = self._context.clock.now_ms()
         item = OutboxMessage(
-            peer=to, message=message, created_at=now, expires_at=now + max(0, left_ms)
+            peer=to,
+            message=message,
+            created_at=self._context.clock.now_ms(),
+            expires_at=self._context.counted_ms() + max(0, left_ms),
         )
         asking.peers.append(to)
         try:

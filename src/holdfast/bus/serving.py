@@ -314,9 +314,13 @@ class RequestServing:
         if self._is_passing(asker):  # it asks again if the link is lost, and nobody keeps its lane
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        now = self._context.clock.now_ms()
         left_ms = BUS_TTL_MS if reply.ttl_ms is None else reply.ttl_ms
-        item = OutboxMessage(peer=asker, message=reply, created_at=now, expires_at=now + left_ms)
+        item = OutboxMessage(
+            peer=asker,
+            message=reply,
+            created_at=self._context.clock.now_ms(),
+            expires_at=self._context.counted_ms() + left_ms,
+        )
         try:
             row = await guarded(self._context.store.enqueue_outbox(item))
         except BusError as error:

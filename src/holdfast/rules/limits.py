@@ -787,6 +787,16 @@ BUS_BACK_MS: Final = SECOND_MS
 """The longest wait between two dials of a peer that said goodbye: it may be restarted."""
 BUS_BACK_MS_MAX: Final = 30 * SECOND_MS
 """For how long after its goodbye a peer is dialled so often; then the usual waits begin."""
+BUS_COPIED_MS: Final = 600 * SECOND_MS
+"""For how long it is shown that two processes use one key, after it was certain for the last time.
+"""
+BUS_LIVES_KEPT: Final = 8
+"""Processes that used one key, of which a peer remembers the marks; the oldest goes first."""
+BUS_LIVES_KEYS_MAX: Final = 4096
+"""Keys of which that is remembered; the one that was linked longest ago goes first."""
+BUS_LIVES_BACK: Final = 3
+"""So many times in turn processes with one key come back until that alone proves that they are
+two."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
@@ -967,6 +977,9 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ANNOUNCE_MS: Final = 50
+"""A peer is told what this one listens to and serves at once, and again after so long at the
+earliest: what changes meanwhile is told together."""
 BUS_ACK_MS: Final = 25
 """How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
 for others to go with."""
@@ -978,6 +991,8 @@ BUS_FINISH_MS: Final = 50
 write to go with: after a kill, they are handed out again."""
 BUS_TIDY_ALONG: Final = 16
 """So many messages that are done with go with the next write; fewer wait for that time."""
+BUS_CLOCK_NOTED_MS: Final = HOUR_MS
+"""How often a bus writes down what the clock shows, so that its next process notices a leap."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network
