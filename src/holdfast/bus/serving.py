@@ -8,7 +8,7 @@ request again gets the same reply, and one that is still being handled is not be
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
@@ -107,19 +107,29 @@ class _Service:
         self.handler, self.most = handler, most
         self.running = 0
         self.running_of: dict[str, int] = {}
-        self.waiting: dict[str, deque[_Waiting]] = {}
-        """By asker; who had a turn last comes last."""
+        self.waiting: dict[str, OrderedDict[bytes, _Waiting]] = {}
+        """By asker, then by id: an asker that floods cancels must not make anybody search. Who had
+        a turn last comes last."""
 
     def wait(self, waiting: _Waiting) -> None:
-        self.waiting.setdefault(waiting.link.name, deque()).append(waiting)
+        queue = self.waiting.setdefault(waiting.link.name, OrderedDict())
+        queue[waiting.message.id] = waiting
 
     def next(self) -> _Waiting:
         """The oldest request of the asker of whom the fewest are being handled."""
         asker = min(self.waiting, key=lambda name: self.running_of.get(name, 0))
         queue = self.waiting.pop(asker)
-        waiting = queue.popleft()
+        _, waiting = queue.popitem(last=False)
         if queue:
             self.waiting[asker] = queue
+        return waiting
+
+    def give_up(self, asker: str, id: bytes) -> _Waiting:
+        """A request that waits does so no longer."""
+        queue = self.waiting[asker]
+        waiting = queue.pop(id)
+        if not queue:
+            del self.waiting[asker]
         return waiting
 
     def begun(self, asker: str) -> None:
@@ -148,8 +158,8 @@ class RequestServing:
         self._is_passing = is_passing
         self._services: dict[str, _Service] = {}
         self._running: dict[RequestKey, asyncio.Task[None]] = {}
-        self._queued: dict[RequestKey, None] = {}
-        """Requests that wait until a handler is free."""
+        self._queued: dict[RequestKey, _Service] = {}
+        """Requests that wait until a handler is free, with what they wait for."""
         self._book = ReplyBook()
 
     @property
@@ -201,7 +211,7 @@ class RequestServing:
         if service is None:
             self._decline(link, message, credit)
         elif service.running >= service.most:
-            self._queued[request] = None
+            self._queued[request] = service
             service.wait(_Waiting(link, message, credit, self._context.loop.time()))
         else:
             self._start(service, link, message, credit)
@@ -213,16 +223,18 @@ class RequestServing:
             self._context.counts["handlers_cancelled"] += 1
             task.cancel()
             return
+        service = self._queued.pop((link.name, message.correlation), None)
+        if service is not None:
+            service.give_up(link.name, message.correlation).credit.release()
+
+    def link_down(self, name: str) -> None:
+        """What an asker has asked for and nobody has begun goes with its link: it asks again over
+        the next one, and one that comes back again and again fills no memory.
+        """
         for service in self._services.values():
-            queue = service.waiting.get(link.name, deque())
-            for waiting in queue:
-                if waiting.message.id == message.correlation:
-                    queue.remove(waiting)
-                    if not queue:
-                        del service.waiting[link.name]
-                    del self._queued[link.name, message.correlation]
-                    waiting.credit.release()
-                    return
+            for id, waiting in service.waiting.pop(name, OrderedDict[bytes, _Waiting]()).items():
+                del self._queued[name, id]
+                waiting.credit.release()
 
     def found_reply(self, name: str, reply: BusMessage) -> None:
         """A reply of an earlier life waits in the outbox: its request needs no handler again."""

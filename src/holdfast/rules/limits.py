@@ -947,6 +947,11 @@ BUS_INBOX_PAGE_BYTES: Final = 4 * MIB
 """So much of the inbox is read at a time: one message at least."""
 BUS_BUFFER_BYTES: Final = 16 * MIB
 """A subscription that holds this much has no room, however few messages that are."""
+BUS_BEYOND_MAX: Final = 32_768
+"""Published messages of one peer that wait beyond the buffer of a subscription; more are dropped.
+One link brings fewer: its windows are full before."""
+BUS_BEYOND_BYTES_MAX: Final = 32 * MIB
+"""Bytes of the bodies of these."""
 BUS_LANE_URGENT: Final = 64
 """Messages that are read nevertheless, of a priority of which none is in memory."""
 BUS_RELAY_HOPS_MAX: Final = 4
