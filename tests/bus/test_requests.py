@@ -486,8 +486,12 @@ def test_B5_a_cancel_is_no_search_through_all_that_waits() -> None:
             serving.asked(link, asked, Credit(link, Stream.NEXT, 0))
         assert len(serving._queued) == 999
         _CountingId.compared = 0
-        for id in (clock.new_id(), ids[500], ids[500]):  # nobody's, one that waits, and it again
-            cancel = BusMessage(id=clock.new_id(), kind=MessageKind.CANCEL, correlation=id)
+        for given_up in (
+            clock.new_id(),
+            ids[500],
+            ids[500],
+        ):  # nobody's, one that waits, and it again
+            cancel = BusMessage(id=clock.new_id(), kind=MessageKind.CANCEL, correlation=given_up)
             serving.cancelled(link, cancel)
         assert len(serving._queued) == 998
         assert _CountingId.compared < 30
