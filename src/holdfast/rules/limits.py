@@ -769,6 +769,8 @@ BUS_PAGES_WINDOW_BYTES: Final = 4 * MIB
 BUS_TRANSPORT_BYTES: Final = 64 * KIB
 """What a link hands to the network before it waits: all that an urgent message has to queue
 behind."""
+BUS_FRAMES_A_TURN: Final = 256
+"""Frames of one link that are handled before it is the others' turn."""
 BUS_UNREAD_BYTES_MAX: Final = 8 * MIB
 """What a link holds for a peer that does not read; then the link is closed."""
 BUS_PING_MS: Final = 15 * SECOND_MS
