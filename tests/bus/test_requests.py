@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from holdfast.bus import serving
 from holdfast.bus.bus import Bus
 from holdfast.bus.credit import Credit
 from holdfast.bus.lane import Outgoing
@@ -479,12 +480,12 @@ def test_B5_a_cancel_is_no_search_through_all_that_waits() -> None:
             return b""
 
         ben.serve("slow", slow, most=1)
-        link, serving, clock = ben.router.intakes["ana"].link, ben.router.serving, SystemClock()
+        link, mine, clock = ben.router.intakes["ana"].link, ben.router.serving, SystemClock()
         ids = [_CountingId(clock.new_id()) for _ in range(1000)]
         for id in ids:
             asked = BusMessage(id=id, kind=MessageKind.REQUEST, topic="slow")
-            serving.asked(link, asked, Credit(link, Stream.NEXT, 0))
-        assert len(serving._queued) == 999
+            mine.asked(link, asked, Credit(link, Stream.NEXT, 0))
+        assert len(mine._queued) == 999
         _CountingId.compared = 0
         for given_up in (
             clock.new_id(),
@@ -492,8 +493,8 @@ def test_B5_a_cancel_is_no_search_through_all_that_waits() -> None:
             ids[500],
         ):  # nobody's, one that waits, and it again
             cancel = BusMessage(id=clock.new_id(), kind=MessageKind.CANCEL, correlation=given_up)
-            serving.cancelled(link, cancel)
-        assert len(serving._queued) == 998
+            mine.cancelled(link, cancel)
+        assert len(mine._queued) == 998
         assert _CountingId.compared < 30
         await ana.close()
         await ben.close()
@@ -531,6 +532,44 @@ def test_B5_requests_that_nobody_has_begun_go_with_their_link_and_are_asked_agai
             str(n) for n in range(20)
         ]
         assert sorted(begun, key=int) == [str(n) for n in range(20)], "each was done once"
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B6_a_service_handles_only_so_many_bytes_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "BUS_BUFFER_BYTES", 100)
+
+    async def story() -> None:
+        ana, ben = await _pair()
+        await join(ana, ben)
+        gate = asyncio.Semaphore(0)
+        most = 0
+
+        async def slow(request: ReceivedRequest) -> bytes:
+            nonlocal most
+            most = max(most, ben.status().handling)
+            await gate.acquire()
+            return b""
+
+        ben.serve("slow", slow)
+        large = [asyncio.ensure_future(ana.request("ben", "slow", b"x" * 60)) for _ in range(10)]
+        while len(ben.router.serving._queued) < 8:
+            await asyncio.sleep(0)
+        assert ben.status().handling == 2, "each is smaller than what may be handled at a time"
+        for _ in large:
+            gate.release()
+        await asyncio.gather(*large)
+        assert most == 2
+        small = [asyncio.ensure_future(ana.request("ben", "slow", b"x")) for _ in range(10)]
+        while ben.status().handling < 10:
+            await asyncio.sleep(0)
+        for _ in small:
+            gate.release()
+        await asyncio.gather(*small)
         await ana.close()
         await ben.close()
 

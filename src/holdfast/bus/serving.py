@@ -36,6 +36,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import uuid8
 from holdfast.rules.limits import (
+    BUS_BUFFER_BYTES,
     BUS_HEAD_BYTES,
     BUS_INTERESTS_MAX,
     BUS_PAYLOAD_BYTES_MAX,
@@ -101,11 +102,13 @@ class _Service:
     floods waits for itself.
     """
 
-    __slots__ = ("handler", "most", "running", "running_of", "waiting")
+    __slots__ = ("bytes", "handler", "most", "running", "running_of", "waiting")
 
     def __init__(self, handler: Handler, most: int) -> None:
         self.handler, self.most = handler, most
         self.running = 0
+        self.bytes = 0
+        """Of the bodies of requests that are being handled: their senders have the credit back."""
         self.running_of: dict[str, int] = {}
         self.waiting: dict[str, OrderedDict[bytes, _Waiting]] = {}
         """By asker, then by id: an asker that floods cancels must not make anybody search. Who had
@@ -132,12 +135,18 @@ class _Service:
             del self.waiting[asker]
         return waiting
 
-    def begun(self, asker: str) -> None:
+    @property
+    def is_full(self) -> bool:
+        return self.running >= self.most or self.bytes >= BUS_BUFFER_BYTES
+
+    def begun(self, asker: str, size: int) -> None:
         self.running += 1
+        self.bytes += size
         self.running_of[asker] = self.running_of.get(asker, 0) + 1
 
-    def ended(self, asker: str) -> None:
+    def ended(self, asker: str, size: int) -> None:
         self.running -= 1
+        self.bytes -= size
         left = self.running_of.pop(asker) - 1
         if left:
             self.running_of[asker] = left
@@ -210,7 +219,7 @@ class RequestServing:
         service = self._services.get(message.topic)
         if service is None:
             self._decline(link, message, credit)
-        elif service.running >= service.most:
+        elif service.is_full:
             self._queued[request] = service
             service.wait(_Waiting(link, message, credit, self._context.loop.time()))
         else:
@@ -244,19 +253,20 @@ class RequestServing:
 
     def _start(self, service: _Service, link: Link, message: BusMessage, credit: Credit) -> None:
         credit.release()
-        service.begun(link.name)
+        size = len(message.body)
+        service.begun(link.name, size)
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
         self._running[request] = self._context.spawn(
             self._handle(service, received, message),
             "serve",
-            then=lambda: self._ended(service, request),
+            then=lambda: self._ended(service, request, size),
         )
 
-    def _ended(self, service: _Service, request: RequestKey) -> None:
-        service.ended(request[0])
+    def _ended(self, service: _Service, request: RequestKey, size: int) -> None:
+        service.ended(request[0], size)
         del self._running[request]
-        while service.waiting and service.running < service.most and not self._context.is_closed:
+        while service.waiting and not service.is_full and not self._context.is_closed:
             link, message, credit, since = service.next()
             del self._queued[link.name, message.id]
             if message.ttl_ms is not None:

@@ -948,7 +948,8 @@ time: one message at least."""
 BUS_INBOX_PAGE_BYTES: Final = 4 * MIB
 """So much of the inbox is read at a time: one message at least."""
 BUS_BUFFER_BYTES: Final = 16 * MIB
-"""A subscription that holds this much has no room, however few messages that are."""
+"""A subscription that holds this much has no room, however few messages that are; neither has a
+program that has not acknowledged as much, nor a service that handles requests of this size."""
 BUS_BEYOND_MAX: Final = 32_768
 """Published messages of one peer that wait beyond the buffer of a subscription; more are dropped.
 One link brings fewer: its windows are full before."""
