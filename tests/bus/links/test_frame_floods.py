@@ -7,7 +7,7 @@ from collections import Counter
 
 from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.ports import Link
-from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream, frame, told
+from holdfast.protocol.bus_frames import FRAME_HEAD, AckFrame, FrameKind, Stream, frame, told
 from holdfast.rules.keys import public_key
 from holdfast.rules.limits import BUS_FRAMES_A_TURN
 from support.bus_links import in_loop, key_seeds, peer
@@ -61,4 +61,19 @@ async def test_B6_what_came_before_the_end_of_a_connection_is_handed_on_before_i
     flood.transport.close()
     await ana.told.until(lambda: bool(ana.told.ended))
     assert came == FRAMES
+    await ana.links.close()
+
+
+@in_loop
+async def test_B6_a_link_that_ended_holds_no_half_of_a_frame() -> None:
+    net = TlsNet()
+    ana = await peer("ana", LOW, {public_key(HIGH): "bo"}, net)
+    half = await RawLink(HIGH, net).link(ana.address, ana.key)
+    (link,) = ana.links.all()
+    half.write(FRAME_HEAD.pack(1 << 20, FrameKind.PARCEL, Stream.NOW) + bytes(1 << 16))
+    while not link._connection._reader.held:
+        await asyncio.sleep(0)
+    half.transport.close()
+    await ana.told.until(lambda: bool(ana.told.ended))
+    assert link._connection._reader.held == 0
     await ana.links.close()

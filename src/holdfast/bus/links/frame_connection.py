@@ -114,6 +114,8 @@ class FrameConnection(asyncio.Protocol):
         while self._is_behind:  # what came before the end counts
             self._go_on()
         self._is_closing, self._gone = True, exc
+        if self._sink is not None:
+            self._reader.drop()  # whoever still knows this connection holds no bytes by it
         if not self.closed.done():
             self.closed.set_result(None)
         self._wake()
