@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
+from holdfast.bus import subscription
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.protocol.bus_frames import FrameKind, InterestFrame, Stream, read_told, told
@@ -319,6 +322,38 @@ def test_B5_a_handler_that_asks_back_while_its_buffer_is_full_is_answered() -> N
                 await anext(messages)
                 assert (await ben.request("ana", "echo", timeout_ms=10_000)).body == b"echo"
         await asyncio.gather(*sends)
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B6_a_publisher_that_comes_back_again_and_again_leaves_only_so_much_to_a_blocked_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription, "BUS_BEYOND_BYTES_MAX", 2 * WINDOW)
+
+    async def story() -> None:
+        ana, ben = await _pair()
+        body = bytes(WINDOW // 4)
+        async with ben.subscribe("t", buffer=1) as messages:
+            for _ in range(10):  # each link brings a window of them
+                link = await join(ana, ben)
+                await _listens(ana, "t")
+                for _ in range(4):
+                    await ana.publish("t", body, wait_ms=0)
+                await ana.ping("ben")
+                link.cut()
+                while "ana" in ben.router.intakes:
+                    await asyncio.sleep(0)
+            assert 8 <= messages.waiting <= 10
+            assert ben.status().counts["passing_dropped"] > 0
+            for _ in range(messages.waiting):
+                assert (await anext(messages)).body == body
+            await join(ana, ben)
+            await _listens(ana, "t")
+            await ana.publish("t", b"after")
+            assert (await anext(messages)).body == b"after"
         await ana.close()
         await ben.close()
 

@@ -12,6 +12,7 @@ subscriptions. A bus belongs to the event loop in which it was bound.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -486,7 +487,7 @@ class Bus:
             services=router.serving.services,
             asking=router.requests.count,
             handling=router.serving.running,
-            counts=dict(sorted(self._context.counts.items())),
+            counts=dict(sorted((self._context.counts + self._link_counts()).items())),
             warnings=router.key_use.warnings(),
             problems={
                 view.name: f"{problem.code}: {problem.message}"
@@ -494,6 +495,10 @@ class Bus:
                 if (problem := self.links.problem(view.name)) is not None
             },
         )
+
+    def _link_counts(self) -> Counter[str]:
+        """Connections that were refused, by us or by others, and bad frames, by their code."""
+        return Counter({f"link_{code}": count for code, count in self.links.counts.items()})
 
     def _status_of(self, name: str) -> PeerStatus:
         lane, traffic = self.router.lane_of(name), self.router.traffic_of(name)

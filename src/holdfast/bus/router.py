@@ -278,6 +278,7 @@ class BusRouter:
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
         self.requests.link_down(link.name)
+        self.serving.link_down(link.name)
         if self._passing.pop(link.name, None) is not None:
             del self.lanes[link.name]
         for part in self.parts:

@@ -8,7 +8,7 @@ request again gets the same reply, and one that is still being handled is not be
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
@@ -36,6 +36,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import uuid8
 from holdfast.rules.limits import (
+    BUS_BUFFER_BYTES,
     BUS_HEAD_BYTES,
     BUS_INTERESTS_MAX,
     BUS_PAYLOAD_BYTES_MAX,
@@ -101,33 +102,51 @@ class _Service:
     floods waits for itself.
     """
 
-    __slots__ = ("handler", "most", "running", "running_of", "waiting")
+    __slots__ = ("bytes", "handler", "most", "running", "running_of", "waiting")
 
     def __init__(self, handler: Handler, most: int) -> None:
         self.handler, self.most = handler, most
         self.running = 0
+        self.bytes = 0
+        """Of the bodies of requests that are being handled: their senders have the credit back."""
         self.running_of: dict[str, int] = {}
-        self.waiting: dict[str, deque[_Waiting]] = {}
-        """By asker; who had a turn last comes last."""
+        self.waiting: dict[str, OrderedDict[bytes, _Waiting]] = {}
+        """By asker, then by id: an asker that floods cancels must not make anybody search. Who had
+        a turn last comes last."""
 
     def wait(self, waiting: _Waiting) -> None:
-        self.waiting.setdefault(waiting.link.name, deque()).append(waiting)
+        queue = self.waiting.setdefault(waiting.link.name, OrderedDict())
+        queue[waiting.message.id] = waiting
 
     def next(self) -> _Waiting:
         """The oldest request of the asker of whom the fewest are being handled."""
         asker = min(self.waiting, key=lambda name: self.running_of.get(name, 0))
         queue = self.waiting.pop(asker)
-        waiting = queue.popleft()
+        _, waiting = queue.popitem(last=False)
         if queue:
             self.waiting[asker] = queue
         return waiting
 
-    def begun(self, asker: str) -> None:
+    def give_up(self, asker: str, id: bytes) -> _Waiting:
+        """A request that waits does so no longer."""
+        queue = self.waiting[asker]
+        waiting = queue.pop(id)
+        if not queue:
+            del self.waiting[asker]
+        return waiting
+
+    @property
+    def is_full(self) -> bool:
+        return self.running >= self.most or self.bytes >= BUS_BUFFER_BYTES
+
+    def begun(self, asker: str, size: int) -> None:
         self.running += 1
+        self.bytes += size
         self.running_of[asker] = self.running_of.get(asker, 0) + 1
 
-    def ended(self, asker: str) -> None:
+    def ended(self, asker: str, size: int) -> None:
         self.running -= 1
+        self.bytes -= size
         left = self.running_of.pop(asker) - 1
         if left:
             self.running_of[asker] = left
@@ -148,8 +167,8 @@ class RequestServing:
         self._is_passing = is_passing
         self._services: dict[str, _Service] = {}
         self._running: dict[RequestKey, asyncio.Task[None]] = {}
-        self._queued: dict[RequestKey, None] = {}
-        """Requests that wait until a handler is free."""
+        self._queued: dict[RequestKey, _Service] = {}
+        """Requests that wait until a handler is free, with what they wait for."""
         self._book = ReplyBook()
 
     @property
@@ -200,8 +219,8 @@ class RequestServing:
         service = self._services.get(message.topic)
         if service is None:
             self._decline(link, message, credit)
-        elif service.running >= service.most:
-            self._queued[request] = None
+        elif service.is_full:
+            self._queued[request] = service
             service.wait(_Waiting(link, message, credit, self._context.loop.time()))
         else:
             self._start(service, link, message, credit)
@@ -213,16 +232,18 @@ class RequestServing:
             self._context.counts["handlers_cancelled"] += 1
             task.cancel()
             return
+        service = self._queued.pop((link.name, message.correlation), None)
+        if service is not None:
+            service.give_up(link.name, message.correlation).credit.release()
+
+    def link_down(self, name: str) -> None:
+        """What an asker has asked for and nobody has begun goes with its link: it asks again over
+        the next one, and one that comes back again and again fills no memory.
+        """
         for service in self._services.values():
-            queue = service.waiting.get(link.name, deque())
-            for waiting in queue:
-                if waiting.message.id == message.correlation:
-                    queue.remove(waiting)
-                    if not queue:
-                        del service.waiting[link.name]
-                    del self._queued[link.name, message.correlation]
-                    waiting.credit.release()
-                    return
+            for id, waiting in service.waiting.pop(name, OrderedDict[bytes, _Waiting]()).items():
+                del self._queued[name, id]
+                waiting.credit.release()
 
     def found_reply(self, name: str, reply: BusMessage) -> None:
         """A reply of an earlier life waits in the outbox: its request needs no handler again."""
@@ -232,19 +253,20 @@ class RequestServing:
 
     def _start(self, service: _Service, link: Link, message: BusMessage, credit: Credit) -> None:
         credit.release()
-        service.begun(link.name)
+        size = len(message.body)
+        service.begun(link.name, size)
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
         self._running[request] = self._context.spawn(
             self._handle(service, received, message),
             "serve",
-            then=lambda: self._ended(service, request),
+            then=lambda: self._ended(service, request, size),
         )
 
-    def _ended(self, service: _Service, request: RequestKey) -> None:
-        service.ended(request[0])
+    def _ended(self, service: _Service, request: RequestKey, size: int) -> None:
+        service.ended(request[0], size)
         del self._running[request]
-        while service.waiting and service.running < service.most and not self._context.is_closed:
+        while service.waiting and not service.is_full and not self._context.is_closed:
             link, message, credit, since = service.next()
             del self._queued[link.name, message.id]
             if message.ttl_ms is not None:

@@ -242,7 +242,8 @@ class Topics:
             self._context.counts["unheard"] += 1
         for subscription in wanted:
             received = ReceivedMessage(message, sender, key, now)
-            subscription.add_passing(received, credit)
+            if not subscription.add_passing(received, credit):
+                self._context.counts["passing_dropped"] += 1
         credit.release()
 
     def are_kept(

@@ -769,6 +769,8 @@ BUS_PAGES_WINDOW_BYTES: Final = 4 * MIB
 BUS_TRANSPORT_BYTES: Final = 64 * KIB
 """What a link hands to the network before it waits: all that an urgent message has to queue
 behind."""
+BUS_FRAMES_A_TURN: Final = 256
+"""Frames of one link that are handled before it is the others' turn."""
 BUS_UNREAD_BYTES_MAX: Final = 8 * MIB
 """What a link holds for a peer that does not read; then the link is closed."""
 BUS_PING_MS: Final = 15 * SECOND_MS
@@ -956,7 +958,13 @@ time: one message at least."""
 BUS_INBOX_PAGE_BYTES: Final = 4 * MIB
 """So much of the inbox is read at a time: one message at least."""
 BUS_BUFFER_BYTES: Final = 16 * MIB
-"""A subscription that holds this much has no room, however few messages that are."""
+"""A subscription that holds this much has no room, however few messages that are; neither has a
+program that has not acknowledged as much, nor a service that handles requests of this size."""
+BUS_BEYOND_MAX: Final = 32_768
+"""Published messages of one peer that wait beyond the buffer of a subscription; more are dropped.
+One link brings fewer: its windows are full before."""
+BUS_BEYOND_BYTES_MAX: Final = 32 * MIB
+"""Bytes of the bodies of these."""
 BUS_LANE_URGENT: Final = 64
 """Messages that are read nevertheless, of a priority of which none is in memory."""
 BUS_RELAY_HOPS_MAX: Final = 4

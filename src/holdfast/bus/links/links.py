@@ -98,6 +98,8 @@ class BusLinks:
         """Peers to whom a dial of ours has sent its proof; done when that has ended."""
         self._up: dict[PeerKey, PeerLink] = {}
         self._open: dict[FrameConnection, None] = {}
+        self._refused: dict[FrameConnection, None] = {}
+        """Those that were told why and have not closed yet, the oldest first."""
         self._faults: dict[PeerKey, Allowance] = {}
         self._supervisor: Supervisor[str, _Unit] = Supervisor(self._begin)
         self._wanted: dict[str, WantedPeer] = {}
@@ -223,6 +225,14 @@ class BusLinks:
         goodbye = GoodbyeFrame(error.code, why)
         connection.send(FrameKind.GOODBYE, Stream.CONTROL, told(FrameKind.GOODBYE, goodbye))
         connection.close()
+        # A stranger that closes nothing has a file descriptor of ours until the time for it is
+        # over. A flood of them must not take all: the goodbye of the oldest has long left.
+        if len(self._refused) >= BUS_STRANGERS_MAX:
+            oldest = next(iter(self._refused))
+            del self._refused[oldest]
+            oldest.abort()
+        self._refused[connection] = None
+        connection.closed.add_done_callback(lambda _: self._refused.pop(connection, None))
 
     async def dial(self, address: str, keys: Collection[PeerKey]) -> PeerLink:
         """A link to the peer with one of these keys, by this address. Raises PeerUnreachable, or

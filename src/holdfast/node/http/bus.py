@@ -328,7 +328,8 @@ async def _calls(
             yield first
             while call.api.phase != "stopping":
                 if await call.until_ended(_in_time(stream.has_events())):
-                    yield stream.take_events()
+                    if told := stream.take_events():  # a cancel takes back what was not told
+                        yield told
                 elif call.has_ended:
                     return
                 else:
