@@ -358,9 +358,10 @@ def check_signature(parcel: SignedParcel) -> None:
 
 def check_payload_ids(parcel: SignedParcel) -> None:
     """3. Each payload is the one that was signed. Raises BadPayloadId."""
-    for at, payload in enumerate(parcel.payloads):
-        end = (at + 1) * HEAD_BYTES
-        if blake3(payload).digest() != parcel.heads[end - PAYLOAD_ID_BYTES : end]:
+    heads, end = parcel.heads, 0
+    for payload in parcel.payloads:
+        end += HEAD_BYTES
+        if blake3(payload).digest() != heads[end - PAYLOAD_ID_BYTES : end]:
             raise BadPayloadId("a payload does not hash to the id that was signed")
 
 
