@@ -467,12 +467,12 @@ class Lane:
         nonces = self._context.random(count * NONCE_BYTES)
         body = self._signer[1].sign(payloads, first, nonces)
         link.send(FrameKind.PARCEL, stream, body, at_once=at_once)
-        for number, outgoing in enumerate(taken, first):
-            self._under_way.append((number, outgoing))
-            if outgoing.on_written is not None:
-                outgoing.told(written=True)
         self.last_number = first + count - 1
         self.sent += count
+        self._under_way.extend(enumerate(taken, first))
+        for outgoing in taken:
+            if outgoing.on_written is not None:
+                outgoing.told(written=True)
 
     def _signer_for(self, link: Link) -> ParcelSigner:
         recipient = Recipient.direct(link.peer, link.welcome.incarnation)
