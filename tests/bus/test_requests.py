@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast.bus.lane import Outgoing
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.received import ReceivedRequest
 from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.rules.bus.mesh_store import ArrivalVerdict, SignedArrival
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BadValue,
@@ -48,6 +50,46 @@ def test_B5_a_request_gets_its_reply() -> None:
         assert ana.status().asking == 0
         await ana.close()
         assert await ana.router.context.store.outbox_requests() == []
+        await ben.close()
+
+    run(story())
+
+
+class _Noting(MemoryMeshStore):
+    """Knows in which order messages came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[MessageKind] = []
+
+    async def accept(
+        self,
+        peer: bytes,
+        arrivals: Sequence[SignedArrival],
+        *,
+        window: bool = False,
+        name: str = "",
+    ) -> list[ArrivalVerdict]:
+        self.kinds.extend(arrival.message.kind for arrival in arrivals)
+        return await super().accept(peer, arrivals, window=window, name=name)
+
+
+def test_B4_a_request_that_could_go_at_once_overtakes_no_message_of_its_priority() -> None:
+    async def story() -> None:
+        store = _Noting()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=store)
+
+        @ben.serve("shout")
+        async def shout(request: ReceivedRequest) -> str:
+            return request.text.upper()
+
+        await join(ana, ben)
+        await ana.request("ben", "shout", "goes alone")
+        store.kinds.clear()
+        async with ben.subscribe():
+            await asyncio.gather(ana.send("ben", "first"), ana.request("ben", "shout", "second"))
+        assert store.kinds == [MessageKind.SEND, MessageKind.REQUEST]
+        await ana.close()
         await ben.close()
 
     run(story())

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Self, overload
 import msgspec
 
 from holdfast.bus.context import BusContext
-from holdfast.bus.guard import guarded
+from holdfast.bus.guard import guarded, store_failed
 from holdfast.bus.lane import Outgoing
 from holdfast.bus.links.dialling import WantedPeer
 from holdfast.bus.links.link import CLOSING
@@ -48,6 +48,7 @@ from holdfast.rules.destinations import check_priority
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
+    BusError,
     HoldfastError,
     IdempotencyKeyReused,
     NotTrusted,
@@ -543,7 +544,12 @@ class Bus:
 
     async def _peer(self, name: str) -> Peer:
         self._check_open()
-        found = await self._known(name)
+        try:
+            found = await self._context.peers.find(name)
+        except BusError:
+            raise
+        except Exception as error:
+            raise store_failed(error) from error
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found

@@ -87,11 +87,13 @@ class MemoryMeshStore(BaseMeshStore):
         self._remember((nonce,))
 
     def _remember(self, nonces: Sequence[bytes]) -> None:
-        new = [nonce for nonce in nonces if nonce not in self._nonces]
-        self._nonces.update(new)
-        self._ring.extend(new)
-        while len(self._ring) > self._nonces_kept:
-            self._nonces.discard(self._ring.popleft())
+        known, ring = self._nonces, self._ring
+        for nonce in nonces:
+            if nonce not in known:
+                known.add(nonce)
+                ring.append(nonce)
+        while len(ring) > self._nonces_kept:
+            known.discard(ring.popleft())
 
     async def last_seq(self, peer: PeerKey) -> int | None:
         window = self._windows.get(peer)
@@ -122,10 +124,11 @@ class MemoryMeshStore(BaseMeshStore):
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
-        for arrival in judged.new:
-            if arrival.keep:
-                self._ids.add(sender, arrival.message.id)
-        rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
+        if not kept:
+            return AcceptedArrivals(judged.verdicts, [])
+        for arrival in kept:
+            self._ids.add(sender, arrival.message.id)
+        rows = self._inbox.add(peer, kept, self._now_ms())
         return AcceptedArrivals(judged.verdicts, rows, self._inbox.has_room(peer))
 
     # --- our own numbers ---------------------------------------------------------------------

@@ -17,7 +17,7 @@ from functools import partial
 
 from holdfast.bus.context import BusContext
 from holdfast.bus.deadlines import Deadline
-from holdfast.bus.guard import guarded
+from holdfast.bus.guard import guarded, store_failed
 from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.received import BusReply, OutstandingRequest
 from holdfast.rules.bus.anycast import Candidate, choose
@@ -25,6 +25,7 @@ from holdfast.rules.bus.mesh_store import InboxMessage, OutboxId, OutboxMessage
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BusClosed,
+    BusError,
     HoldfastError,
     NoResponder,
     OverLimit,
@@ -188,11 +189,15 @@ class Requests:
         )
         asking.peers.append(to)
         try:
-            row = await guarded(self._context.store.enqueue_outbox(item))
+            row = await self._context.store.enqueue_outbox(item)
         except asyncio.CancelledError:
             if not self._context.is_closed:
                 self._context.spawn(self._take_out(item), "take-out")
             raise
+        except BusError:
+            raise
+        except Exception as error:
+            raise store_failed(error) from error
         asking.rows.append((to, row))
         self._lane_of(to).put(row, item, at_once=len(self._asking) == 1)
 

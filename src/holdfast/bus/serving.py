@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
-from holdfast.bus.deadlines import Deadlines
-from holdfast.bus.guard import guarded
+from holdfast.bus.deadlines import Deadline
+from holdfast.bus.guard import store_failed
 from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.ports import Link
 from holdfast.bus.received import ReceivedRequest
@@ -43,7 +44,6 @@ from holdfast.rules.limits import (
     BUS_TTL_MS,
 )
 
-T = TypeVar("T")
 Handler = Callable[[ReceivedRequest], Awaitable[bytes | str]]
 FAILED: Final = "handler_failed"
 """The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
@@ -56,36 +56,36 @@ def told_code(error: HoldfastError) -> str:
     return error.told if isinstance(error, HandlerRefused) else error.code
 
 
-class _TooLate(Exception):
-    """The asker's time is over."""
-
-
-async def _in_time(answer: Awaitable[T], deadlines: Deadlines, at: float) -> T:
-    """Waits until a time of the loop; then the handler is cancelled. As `asyncio.timeout` does it,
-    with the one timer that all requests share.
+class _Handling:
+    """A request that is being handled. Its handler is cancelled when the asker's time is over, as
+    `asyncio.timeout` does it, by the one timer that all requests share.
     """
-    task = asyncio.current_task()
-    assert task is not None, "a handler runs in a task of its own"
-    before, late = task.cancelling(), False
 
-    def come() -> None:
-        nonlocal late
-        late = True
-        task.cancel()
+    __slots__ = ("deadline", "is_late", "task")
 
-    deadline = deadlines.add(at, come)
-    try:
-        return await answer
-    except asyncio.CancelledError:
-        if late:
-            late = False
-            if task.uncancel() <= before:
-                raise _TooLate from None
-        raise
-    finally:
-        deadline.cancel()
-        if late:
-            task.uncancel()
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.deadline: Deadline | None = None
+        self.is_late = False
+
+    def come(self) -> None:
+        self.is_late = True
+        self.task.cancel()
+
+    def was_too_late(self) -> bool:
+        """The handler was cancelled: whether by its time, and by nobody else."""
+        if not self.is_late:
+            return False
+        self.is_late = False
+        return self.task.uncancel() <= 0
+
+    def end(self) -> None:
+        """The handler has ended, perhaps although it was cancelled."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        if self.is_late:
+            self.task.uncancel()
 
 
 class _Waiting(NamedTuple):
@@ -166,7 +166,7 @@ class RequestServing:
         self._context, self._lane_of, self._announce = context, lane_of, announce
         self._is_passing = is_passing
         self._services: dict[str, _Service] = {}
-        self._running: dict[RequestKey, asyncio.Task[None]] = {}
+        self._running: dict[RequestKey, _Handling] = {}
         self._queued: dict[RequestKey, _Service] = {}
         """Requests that wait until a handler is free, with what they wait for."""
         self._book = ReplyBook()
@@ -227,10 +227,10 @@ class RequestServing:
 
     def cancelled(self, link: Link, message: BusMessage) -> None:
         """The asker does not wait any more."""
-        task = self._running.get((link.name, message.correlation))
-        if task is not None:
+        handling = self._running.get((link.name, message.correlation))
+        if handling is not None:
             self._context.counts["handlers_cancelled"] += 1
-            task.cancel()
+            handling.task.cancel()
             return
         service = self._queued.pop((link.name, message.correlation), None)
         if service is not None:
@@ -257,10 +257,11 @@ class RequestServing:
         service.begun(link.name, size)
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
-        self._running[request] = self._context.spawn(
-            self._handle(service, received, message),
+        handling = self._running[request] = _Handling()
+        handling.task = self._context.spawn(
+            self._handle(handling, service, received, message),
             "serve",
-            then=lambda: self._ended(service, request, size),
+            then=partial(self._ended, service, request, size),
         )
 
     def _ended(self, service: _Service, request: RequestKey, size: int) -> None:
@@ -279,30 +280,36 @@ class RequestServing:
             self._start(service, link, message, credit)
 
     async def _handle(
-        self, service: _Service, received: ReceivedRequest, message: BusMessage
+        self,
+        handling: _Handling,
+        service: _Service,
+        received: ReceivedRequest,
+        message: BusMessage,
     ) -> None:
-        context = self._context
+        context, ttl_ms = self._context, message.ttl_ms
         started = context.loop.time()
         code, body = "", b""
+        if ttl_ms is not None:
+            handling.deadline = context.deadlines.add(started + ttl_ms / 1000, handling.come)
         try:
-            if message.ttl_ms is None:
-                answer = await service.handler(received)
-            else:
-                late = started + message.ttl_ms / 1000
-                answer = await _in_time(service.handler(received), context.deadlines, late)
+            answer = await service.handler(received)
             body = answer.encode() if isinstance(answer, str) else bytes(answer)
             if len(body) > _BODY_MAX:
                 raise OverLimit(f"the reply has {len(body)} bytes; the most is {_BODY_MAX}")
-        except _TooLate:
+        except asyncio.CancelledError:
+            if not handling.was_too_late():
+                raise
             context.counts["handlers_too_late"] += 1
             return
         except HoldfastError as error:
             code, body = told_code(error), error.message.encode()
         except Exception as error:
             code = self._failed(message.topic, error)
+        finally:
+            handling.end()
         left_ms = None
-        if message.ttl_ms is not None:
-            left_ms = max(0, message.ttl_ms - int((context.loop.time() - started) * 1000))
+        if ttl_ms is not None:
+            left_ms = max(0, ttl_ms - int((context.loop.time() - started) * 1000))
         reply = BusMessage(
             id=uuid8(sha256(_REPLY + context.key + message.id).digest()),
             kind=MessageKind.REPLY,
@@ -344,11 +351,12 @@ class RequestServing:
             expires_at=self._context.counted_ms() + left_ms,
         )
         try:
-            row = await guarded(self._context.store.enqueue_outbox(item))
-        except BusError as error:
+            row = await self._context.store.enqueue_outbox(item)
+        except Exception as error:
             # The asker asks again, or its time is over: it gets the reply from the book.
+            why = error if isinstance(error, BusError) else store_failed(error)
             self._context.counts["replies_not_kept"] += 1
-            log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
+            log.warning("a reply to %s cannot be kept: %s", message.topic, why.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
         self._lane_of(asker).put(row, item, at_once=len(self._running) == 1)

@@ -87,7 +87,8 @@ class BusSubscription:
         if not self._is_open:
             await self._open()
         if self._current is not None:
-            self._finish_current()
+            current, self._current = self._current, None
+            current.finish()
         while not self._ready:
             if self._error is not None:
                 raise self._error
@@ -141,7 +142,8 @@ class BusSubscription:
 
     def add(self, message: ReceivedMessage) -> None:
         """A message for which there is room."""
-        self._hold(message)
+        self._ready.append(message)
+        self._bytes += len(message.body)
         if self._reader is not None:
             self._wake()
 

@@ -947,6 +947,8 @@ BUS_HEAD_BYTES: Final = 2 * KIB
 """Of a payload so much is left for topic, content type and the like; the rest is for the body."""
 BUS_SIGNED_EACH_MAX: Final = 64
 """The most messages in a parcel whose messages are signed one by one."""
+BUS_FRONTS_KEPT: Final = 256
+"""The fronts of parcels that are remembered: a peer says the same again and again."""
 BUS_GROUP_BYTES: Final = MIB
 """A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
 BUS_LANE_ROWS: Final = 512

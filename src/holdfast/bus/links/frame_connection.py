@@ -164,7 +164,10 @@ class FrameConnection(asyncio.Protocol):
         except HoldfastError as error:
             sink.broken(error)
         sink.all_taken()
-        self._flush()
+        if self._out or self._first:
+            self._flush()
+        else:
+            self._flushing = False
         if self._is_behind and not self._is_closing:
             self._open().pause_reading()
             self._loop.call_soon(self._go_on)
@@ -200,29 +203,28 @@ class FrameConnection(asyncio.Protocol):
         """Sends a frame, with all others of this turn, or `at_once`. Nothing happens on a closed
         connection.
         """
+        head = FRAME_HEAD.pack(len(body) + 2, kind, stream)
+        if at_once and not self._flushing:  # then nothing else waits here
+            if not self._is_closing:
+                self._open().write(head + body)
+            if self._is_paused:
+                self._look_at_unsent()
+            return
         out = self._first if stream is Stream.CONTROL else self._out
-        out.append(FRAME_HEAD.pack(len(body) + 2, kind, stream))
+        out.append(head)
         out.append(body)
         self._out_bytes += len(body)
-        if self._flushing:
-            return
-        if at_once:
-            self._flush()
-        else:
+        if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         was_full = self._out_bytes >= BUS_TRANSPORT_BYTES
         self._write_out()
-        sink = self._sink
-        if sink is None or self._is_closing:
-            return
-        if not self._is_paused:
-            if was_full:
-                sink.may_send()
-        elif self.unsent > BUS_UNREAD_BYTES_MAX:
-            sink.broken(PeerUnreachable("the peer does not read what it is sent"))
+        if self._is_paused:
+            self._look_at_unsent()
+        elif was_full and not self._is_closing and self._sink is not None:
+            self._sink.may_send()
 
     def _write_out(self) -> None:
         out = self._first + self._out if self._first else self._out
@@ -232,6 +234,12 @@ class FrameConnection(asyncio.Protocol):
         self._first, self._out, self._out_bytes = [], [], 0
         if not self._is_closing:
             self._open().write(b"".join(out))
+
+    def _look_at_unsent(self) -> None:
+        if self._sink is None or self._is_closing:
+            return
+        if self.unsent > BUS_UNREAD_BYTES_MAX:
+            self._sink.broken(PeerUnreachable("the peer does not read what it is sent"))
 
     # --- the end -----------------------------------------------------------------------------
 
