@@ -12,6 +12,8 @@ import sys
 from time import process_time
 from unittest import mock
 
+import uvloop
+
 from holdfast.bus.bus import Bus
 from holdfast.bus.options import BusOptions
 from holdfast.bus.static_peers import StaticPeers
@@ -45,4 +47,4 @@ async def send(card: str, seed: str, count: int, mode: str) -> None:
 
 if __name__ == "__main__":
     _, card, seed, count, mode = sys.argv
-    asyncio.run(send(card, seed, int(count), mode))
+    uvloop.run(send(card, seed, int(count), mode))

@@ -15,6 +15,8 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import uvloop
+
 from bench import _nats
 from bench._bus_sender import BODY, IN_FLIGHT
 from holdfast.transport.tls import client_context, make_certificate
@@ -89,4 +91,4 @@ def _spent(pid: int) -> float:
 
 if __name__ == "__main__":
     _, at, messages = sys.argv
-    asyncio.run(publish(int(at), int(messages)))
+    uvloop.run(publish(int(at), int(messages)))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from holdfast.bus import serving
 from holdfast.bus.bus import Bus
+from holdfast.bus.credit import Credit
 from holdfast.bus.lane import Outgoing
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.received import ReceivedRequest
+from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.rules.bus.mesh_store import ArrivalVerdict, SignedArrival
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BadValue,
@@ -45,6 +50,46 @@ def test_B5_a_request_gets_its_reply() -> None:
         assert ana.status().asking == 0
         await ana.close()
         assert await ana.router.context.store.outbox_requests() == []
+        await ben.close()
+
+    run(story())
+
+
+class _Noting(MemoryMeshStore):
+    """Knows in which order messages came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[MessageKind] = []
+
+    async def accept(
+        self,
+        peer: bytes,
+        arrivals: Sequence[SignedArrival],
+        *,
+        window: bool = False,
+        name: str = "",
+    ) -> list[ArrivalVerdict]:
+        self.kinds.extend(arrival.message.kind for arrival in arrivals)
+        return await super().accept(peer, arrivals, window=window, name=name)
+
+
+def test_B4_a_request_that_could_go_at_once_overtakes_no_message_of_its_priority() -> None:
+    async def story() -> None:
+        store = _Noting()
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana", store=store)
+
+        @ben.serve("shout")
+        async def shout(request: ReceivedRequest) -> str:
+            return request.text.upper()
+
+        await join(ana, ben)
+        await ana.request("ben", "shout", "goes alone")
+        store.kinds.clear()
+        async with ben.subscribe():
+            await asyncio.gather(ana.send("ben", "first"), ana.request("ben", "shout", "second"))
+        assert store.kinds == [MessageKind.SEND, MessageKind.REQUEST]
+        await ana.close()
         await ben.close()
 
     run(story())
@@ -362,7 +407,7 @@ def test_B5_a_request_whose_time_ran_out_in_the_queue_is_not_begun() -> None:
         while ben.status().peers[0].received != 2:
             await asyncio.sleep(0)
         over_at = asyncio.get_running_loop().time() + 0.05  # it came before now, with less left
-        near.cut()  # so that no cancel comes
+        near.drops = lambda kind: kind is FrameKind.PARCEL  # so that no cancel comes
         with pytest.raises(RequestTimedOut):
             await second
         while asyncio.get_running_loop().time() <= over_at:
@@ -450,5 +495,124 @@ def test_B5_an_asker_that_floods_a_service_leaves_others_their_turn() -> None:
             one.cancel()
         for bus in (ana, ben, eve):
             await bus.close()
+
+    run(story())
+
+
+class _CountingId(bytes):
+    """An id that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).compared += 1
+        return super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_B5_a_cancel_is_no_search_through_all_that_waits() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        await join(ana, ben)
+        gate = asyncio.Event()
+
+        async def slow(request: ReceivedRequest) -> bytes:
+            await gate.wait()
+            return b""
+
+        ben.serve("slow", slow, most=1)
+        link, mine, clock = ben.router.intakes["ana"].link, ben.router.serving, SystemClock()
+        ids = [_CountingId(clock.new_id()) for _ in range(1000)]
+        for id in ids:
+            asked = BusMessage(id=id, kind=MessageKind.REQUEST, topic="slow")
+            mine.asked(link, asked, Credit(link, Stream.NEXT, 0))
+        assert len(mine._queued) == 999
+        _CountingId.compared = 0
+        for given_up in (
+            clock.new_id(),
+            ids[500],
+            ids[500],
+        ):  # nobody's, one that waits, and it again
+            cancel = BusMessage(id=clock.new_id(), kind=MessageKind.CANCEL, correlation=given_up)
+            mine.cancelled(link, cancel)
+        assert len(mine._queued) == 998
+        assert _CountingId.compared < 30
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B5_requests_that_nobody_has_begun_go_with_their_link_and_are_asked_again() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        link = await join(ana, ben)
+        begun: list[str] = []
+        gate = asyncio.Semaphore(0)
+
+        async def slow(request: ReceivedRequest) -> bytes:
+            begun.append(request.text)
+            await gate.acquire()
+            return request.body
+
+        ben.serve("slow", slow, most=1)
+        asking = [asyncio.ensure_future(ana.request("ben", "slow", str(n))) for n in range(20)]
+        while len(ben.router.serving._queued) < 19:
+            await asyncio.sleep(0)
+        for _ in range(5):  # an asker that comes back again and again
+            link.cut()
+            while "ana" in ben.router.intakes:
+                await asyncio.sleep(0)
+            assert not ben.router.serving._queued, "what an asker that is gone waits for"
+            link = await join(ana, ben)
+            while len(ben.router.serving._queued) < 19:
+                await asyncio.sleep(0)
+        for _ in asking:
+            gate.release()
+        assert [reply.text for reply in await asyncio.gather(*asking)] == [
+            str(n) for n in range(20)
+        ]
+        assert sorted(begun, key=int) == [str(n) for n in range(20)], "each was done once"
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B6_a_service_handles_only_so_many_bytes_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "BUS_BUFFER_BYTES", 100)
+
+    async def story() -> None:
+        ana, ben = await _pair()
+        await join(ana, ben)
+        gate = asyncio.Semaphore(0)
+        most = 0
+
+        async def slow(request: ReceivedRequest) -> bytes:
+            nonlocal most
+            most = max(most, ben.status().handling)
+            await gate.acquire()
+            return b""
+
+        ben.serve("slow", slow)
+        large = [asyncio.ensure_future(ana.request("ben", "slow", b"x" * 60)) for _ in range(10)]
+        while len(ben.router.serving._queued) < 8:
+            await asyncio.sleep(0)
+        assert ben.status().handling == 2, "each is smaller than what may be handled at a time"
+        for _ in large:
+            gate.release()
+        await asyncio.gather(*large)
+        assert most == 2
+        small = [asyncio.ensure_future(ana.request("ben", "slow", b"x")) for _ in range(10)]
+        while ben.status().handling < 10:
+            await asyncio.sleep(0)
+        for _ in small:
+            gate.release()
+        await asyncio.gather(*small)
+        await ana.close()
+        await ben.close()
 
     run(story())

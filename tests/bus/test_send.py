@@ -249,14 +249,14 @@ class _SetClock(SystemClock):
         return super().now_ms() + self.ahead_ms
 
 
-def test_B4_what_seemed_over_by_a_wrong_clock_goes_on_when_the_clock_is_set(
+def test_B4_a_clock_that_leaps_ahead_and_back_ends_nothing_and_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("holdfast.bus.router.BUS_SWEEP_MS", 5)
 
     async def story() -> None:
         clock = _SetClock()
-        store = _KeepsExpired(now_ms=clock.now_ms)
+        store = _CountsSweeps(now_ms=clock.now_ms)
         peers = StaticPeers([card_of("ben", public_key(seed_of("ben")))])
         ana = await Bus.bind_with(
             BusOptions(
@@ -264,33 +264,37 @@ def test_B4_what_seemed_over_by_a_wrong_clock_goes_on_when_the_clock_is_set(
             )
         )
         ben = await bound("ben", "ana")
-        await ana.send("ben", "early", wait_ms=0)
+        await ana.send("ben", "early", ttl_ms=3_600_000, wait_ms=0)
         clock.ahead_ms = 60 * DAY_MS
+        await store.swept()
+        await ana.send("ben", "while it is wrong", ttl_ms=3_600_000, wait_ms=0)
         async with ben.subscribe() as messages:
             link = await join(ana, ben)
-            await _until_looked(store)
-            assert not any(kind is FrameKind.PARCEL for kind, _, _ in link.sent)
-            clock.ahead_ms = 0
             assert (await anext(messages)).text == "early"
+            assert (await anext(messages)).text == "while it is wrong"
+            link.cut()
+            await ana.router.context.until(lambda: not ana.router.intakes or None, 10_000)
+            await ana.send("ben", "until it is right", ttl_ms=3_600_000, wait_ms=0)
+            clock.ahead_ms = 0
+            await store.swept()
+            await join(ana, ben)
+            assert (await anext(messages)).text == "until it is right"
+        assert ana.status().counts.get("expired", 0) == 0
         await ana.close()
         await ben.close()
 
     run(story())
 
 
-class _KeepsExpired(MemoryMeshStore):
-    """Nothing was swept while the clock was wrong."""
-
-    looked = 0
+class _CountsSweeps(MemoryMeshStore):
+    sweeps = 0
 
     async def expire_outbox(self) -> list[OutboxMessage]:
-        return []
+        self.sweeps += 1
+        return await super().expire_outbox()
 
-    async def next_outbox(self, peer: str) -> int | None:
-        self.looked += 1
-        return await super().next_outbox(peer)
-
-
-async def _until_looked(store: _KeepsExpired) -> None:
-    while not store.looked:
-        await asyncio.sleep(0)
+    async def swept(self) -> None:
+        """A whole sweep has begun and ended since."""
+        upto = self.sweeps + 2
+        while self.sweeps < upto:
+            await asyncio.sleep(0.001)

@@ -22,6 +22,12 @@ LINE = ("ab", "bc")
 LINE_GRANTS = (("a", "b"), ("c", "b"))
 
 
+@pytest.fixture(autouse=True)
+def _told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here waits for time: what changes is told in the same turn, however often."""
+    monkeypatch.setattr("holdfast.bus.announcing._INTERVAL_S", 0.0)
+
+
 def _waiting(subscription: BusSubscription) -> list[str]:
     return [message.text for message in subscription._ready]
 

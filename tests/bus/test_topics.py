@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
+from holdfast.bus import subscription
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
-from holdfast.protocol.bus_frames import Stream
-from support.bus_pairs import WINDOW, bound, join, run
+from holdfast.protocol.bus_frames import FrameKind, InterestFrame, Stream, read_told, told
+from holdfast.rules.limits import BUS_ANNOUNCE_MS
+from support.bus_pairs import WINDOW, MemoryLink, bound, join, run
 
 
 async def _pair() -> tuple[Bus, Bus]:
@@ -151,6 +155,75 @@ def test_B5_a_peer_that_goes_while_the_store_notes_it_is_not_taken_for_one_that_
     run(story())
 
 
+def _interests(link: MemoryLink) -> list[InterestFrame]:
+    frames = [read_told(kind, body) for kind, _, body in link.sent if kind is FrameKind.INTEREST]
+    return [one for one in frames if isinstance(one, InterestFrame)]
+
+
+def test_B5_a_burst_of_subscriptions_is_told_in_a_few_frames_the_first_at_once() -> None:
+    async def story() -> None:
+        ana, ben = await _pair()
+        near = await join(ana, ben)
+        await _told_before(near)
+        before = len(_interests(near))
+        begun = asyncio.get_running_loop().time()
+        async with ana.subscribe("first"):
+            await _listens(ben, "first")
+            assert len(_interests(near)) == before + 1
+            for number in range(300):
+                async with ana.subscribe(f"t{number}"):
+                    await asyncio.sleep(0)
+            async with ana.subscribe("last"):
+                await _listens(ben, "last")
+                passed = asyncio.get_running_loop().time() - begun
+                count = len(_interests(near)) - before
+                assert count <= 2 + passed * 1000 / BUS_ANNOUNCE_MS
+                assert _interests(near)[-1].topics == ["first", "last"]
+                assert ben.status().peers[0].topics == ["first", "last"]
+        for bus in (ana, ben):
+            await bus.close()
+
+    run(story())
+
+
+def test_B5_a_peer_that_changes_its_wishes_a_thousand_times_costs_others_a_few_frames() -> None:
+    async def story() -> None:
+        names = ("ben", "cat", "dan")
+        ana = await bound("ana", "eve", *names)
+        eve = await bound("eve", "ana")
+        others = [await bound(name, "ana") for name in names]
+        hostile = await join(eve, ana)
+        ends = [await join(ana, other) for other in others]
+        begun, before = asyncio.get_running_loop().time(), [len(_interests(end)) for end in ends]
+        for number in range(1000):
+            takes = [f"news.{number % 7}"]
+            frame = told(FrameKind.INTEREST, InterestFrame([], [], [], [], takes))
+            hostile.send(FrameKind.INTEREST, Stream.CONTROL, frame)
+            await asyncio.sleep(0)
+        last = f"news.{999 % 7}"
+        heard = others[0].router.context
+        assert await heard.until(lambda: _relays(others[0]) == [last] or None, 10_000)
+        passed = asyncio.get_running_loop().time() - begun
+        for end, first in zip(ends, before, strict=True):
+            assert len(_interests(end)) - first <= 2 + passed * 1000 / BUS_ANNOUNCE_MS
+        for bus in (ana, eve, *others):
+            await bus.close()
+
+    run(story())
+
+
+def _relays(bus: Bus) -> list[str]:
+    interest = bus.router.topics.interest_of("ana")
+    return [] if interest is None else interest.relays
+
+
+async def _told_before(link: MemoryLink) -> None:
+    """Until nothing holds up the next announcement."""
+    while not _interests(link):
+        await asyncio.sleep(0)
+    await asyncio.sleep(BUS_ANNOUNCE_MS / 1000)
+
+
 async def _until_forgotten(bus: Bus) -> None:
     topics = bus.router.topics
     await bus.router.context.until(
@@ -249,6 +322,38 @@ def test_B5_a_handler_that_asks_back_while_its_buffer_is_full_is_answered() -> N
                 await anext(messages)
                 assert (await ben.request("ana", "echo", timeout_ms=10_000)).body == b"echo"
         await asyncio.gather(*sends)
+        await ana.close()
+        await ben.close()
+
+    run(story())
+
+
+def test_B6_a_publisher_that_comes_back_again_and_again_leaves_only_so_much_to_a_blocked_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscription, "BUS_BEYOND_BYTES_MAX", 2 * WINDOW)
+
+    async def story() -> None:
+        ana, ben = await _pair()
+        body = bytes(WINDOW // 4)
+        async with ben.subscribe("t", buffer=1) as messages:
+            for _ in range(10):  # each link brings a window of them
+                link = await join(ana, ben)
+                await _listens(ana, "t")
+                for _ in range(4):
+                    await ana.publish("t", body, wait_ms=0)
+                await ana.ping("ben")
+                link.cut()
+                while "ana" in ben.router.intakes:
+                    await asyncio.sleep(0)
+            assert 8 <= messages.waiting <= 10
+            assert ben.status().counts["passing_dropped"] > 0
+            for _ in range(messages.waiting):
+                assert (await anext(messages)).body == body
+            await join(ana, ben)
+            await _listens(ana, "t")
+            await ana.publish("t", b"after")
+            assert (await anext(messages)).body == b"after"
         await ana.close()
         await ben.close()
 

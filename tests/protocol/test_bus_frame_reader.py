@@ -48,3 +48,14 @@ def test_B6_a_frame_of_the_longest_length_is_read() -> None:
     reader = FrameReader(MOST)
     reader.feed(frame(FrameKind.MESH, Stream.MESH, bytes(MOST)))
     assert reader.next() == (FrameKind.MESH, Stream.MESH, bytes(MOST))
+
+
+def test_B6_a_reader_holds_nothing_of_a_frame_that_was_taken() -> None:
+    first, raw = b"x" * 1000, frame(FrameKind.PARCEL, Stream.NOW, b"x" * 1000)
+    reader = FrameReader(len(first))
+    for pieces in ([raw], [raw[:500], raw[500:]]):
+        for piece in pieces:
+            reader.feed(piece)
+        assert reader.next() == (FrameKind.PARCEL, Stream.NOW, first)
+        assert not reader._raw, "a link may be silent for days after a frame of megabytes"
+        assert reader.next() is None

@@ -17,6 +17,7 @@ from holdfast.protocol.bus_frames import (
     GoodbyeFrame,
     HelloFrame,
     InterestFrame,
+    NoticeFrame,
     PingFrame,
     ProofFrame,
     RelayFrame,
@@ -45,6 +46,7 @@ SAID: dict[FrameKind, Told] = {
     FrameKind.INTEREST: InterestFrame(["builds.*"], ["builds.*"], ["resize"], ["x"], ["y.>"]),
     FrameKind.RELAY: RelayFrame(1, [bytes(8)], b"parcel"),
     FrameKind.SETTLED: SettledFrame([bytes(16)]),
+    FrameKind.NOTICE: NoticeFrame("peer_copied", "two at once"),
 }
 KINDS = sorted(SAID)
 

@@ -12,7 +12,9 @@
     parcel_intake what comes over one link: checked, stored, acknowledged, handed out
     topic_relay   messages of topics that peers pass on for each other
     topics        who listens to what; `subscription` is one reader, `credit` what it owes a sender
+    key_use       whether two processes use one key, and who is told
     requests      what this peer asks, and `serving` what it answers
+    announcing    tells peers what is listened to and served here
     context       what all of these share; `guard` makes errors of a store errors of the bus
 
     ports         what the rooms here need of each other: links, the network, who is who

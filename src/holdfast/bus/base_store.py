@@ -11,12 +11,14 @@ does.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from holdfast.rules.bus.acceptance import Acceptance, InboxShare, judge_arrivals
+from holdfast.rules.bus.counted_clock import CountedClock
 from holdfast.rules.bus.known_ids import KnownIds
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
@@ -32,11 +34,16 @@ from holdfast.rules.bus.message import MessageKind
 from holdfast.rules.bus.replay import Window, leap_past
 from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES
 from holdfast.rules.destinations import rank
-from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_BYTES_MAX, BUS_INBOX_MAX
+from holdfast.rules.limits import BUS_IDS_KEPT, BUS_INBOX_BYTES_MAX, BUS_INBOX_MAX, SECOND_MS
 from holdfast.rules.outbox import waits_until
 from holdfast.service.clock import SystemClock
 
 Kept = tuple[OutboxId, OutboxMessage]
+
+
+def _ticks_ms() -> int:
+    """The time of the loop: nobody sets it, and a simulated loop has its own."""
+    return int(asyncio.get_running_loop().time() * SECOND_MS)
 
 
 class InboxInMemory:
@@ -99,6 +106,7 @@ class BaseMeshStore(EightCalls):
         self,
         *,
         now_ms: Callable[[], int] | None = None,
+        ticks_ms: Callable[[], int] | None = None,
         random: Callable[[int], bytes] = os.urandom,
         ids_kept: int = BUS_IDS_KEPT,
         settled_kept: int = BUS_IDS_KEPT,
@@ -106,6 +114,7 @@ class BaseMeshStore(EightCalls):
         inbox_bytes_max: int = BUS_INBOX_BYTES_MAX,
     ) -> None:
         self._now_ms = now_ms or SystemClock().now_ms
+        self.counted = CountedClock(self._now_ms, ticks_ms or _ticks_ms)
         self._incarnation = random(INCARNATION_BYTES)
         self._ids, self._settled_kept = KnownIds(ids_kept), settled_kept
         self._inbox = InboxInMemory(inbox_max, inbox_bytes_max)
@@ -114,6 +123,8 @@ class BaseMeshStore(EightCalls):
         self._tries: dict[OutboxId, tuple[int, int]] = {}
         """Of items that were put back: the attempts, and when they may go."""
         self._interests: dict[str, list[str]] = {}
+        self._claimed: dict[bytes, bytes] = {}
+        """Ids that callers gave, with the fingerprints of what they asked for."""
 
     async def incarnation(self) -> bytes:
         return self._incarnation
@@ -152,6 +163,12 @@ class BaseMeshStore(EightCalls):
     async def settle_ids(self, name: str, waiting: Collection[bytes]) -> None:
         self._ids.settle(name, set(waiting), self._settled_kept)
 
+    async def claim_id(self, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        found = self._claimed.setdefault(id, fingerprint)
+        if len(self._claimed) > self._settled_kept:
+            del self._claimed[next(iter(self._claimed))]
+        return found
+
     async def _note(self, peer: PeerKey, before: Window, judged: Acceptance) -> None:
         if judged.window != before:
             await self.advance_seq(peer, judged.window.highest)
@@ -184,7 +201,7 @@ class BaseMeshStore(EightCalls):
         return list(dict.fromkeys(item.peer for _, item in await self.due_outbox()))
 
     async def outbox_of(self, peer: str, limit: int, skip: Collection[OutboxId] = ()) -> list[Kept]:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         found = [
             (id, item)
             for id, item in await self._waiting()
@@ -197,7 +214,7 @@ class BaseMeshStore(EightCalls):
         return found[:limit]
 
     async def next_outbox(self, peer: str) -> int | None:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         later = [
             item.not_before
             for _, item in await self._waiting()
@@ -226,7 +243,7 @@ class BaseMeshStore(EightCalls):
             await self.remove_outbox(id)
 
     async def expire_outbox(self) -> list[OutboxMessage]:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         expired = [
             (id, item)
             for id, item in await self._waiting()

@@ -12,6 +12,7 @@ subscriptions. A bus belongs to the event loop in which it was bound.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple, Self, overload
 import msgspec
 
 from holdfast.bus.context import BusContext
-from holdfast.bus.guard import guarded
+from holdfast.bus.guard import guarded, store_failed
 from holdfast.bus.lane import Outgoing
 from holdfast.bus.links.dialling import WantedPeer
 from holdfast.bus.links.link import CLOSING
@@ -36,19 +37,26 @@ from holdfast.bus.static_peers import StaticPeers
 from holdfast.bus.status import BusStatus, PeerStatus
 from holdfast.bus.subscription import BusSubscription
 from holdfast.rules.bus.mesh_store import OutboxMessage, PeerKey
-from holdfast.rules.bus.message import BusMessage, MessageKind, check_message
+from holdfast.rules.bus.message import (
+    BusMessage,
+    MessageKind,
+    bus_fingerprint,
+    check_message,
+)
 from holdfast.rules.bus.topic_pattern import EVERYTHING, check_pattern, check_topic
 from holdfast.rules.destinations import check_priority
 from holdfast.rules.errors import (
     BadValue,
     BusClosed,
+    BusError,
     HoldfastError,
+    IdempotencyKeyReused,
     NotTrusted,
     OverLimit,
     PeerUnreachable,
     UnknownPeer,
 )
-from holdfast.rules.ids import check_id, check_new_id
+from holdfast.rules.ids import check_id, check_new_id, id_text
 from holdfast.rules.keys import card_of, text_of
 from holdfast.rules.limits import (
     BUS_BUFFER,
@@ -93,6 +101,7 @@ class Bus:
             jitter=options.jitter,
             now_ms=options.clock.now_ms,
             missed=self._missed,
+            copied=self._told_copied,
             former=options.former,
             changed=context.changed,
         )
@@ -165,6 +174,10 @@ class Bus:
         for lane in self.router.lanes.values():
             lane.look_again()
 
+    def _told_copied(self, key: PeerKey) -> None:
+        if key in self._names:
+            self.router.key_use.told(self._names[key])
+
     def _missed(self, key: PeerKey) -> None:
         if self._discovery is not None:
             self._discovery.look(key)
@@ -228,6 +241,8 @@ class Bus:
         message, expires_at = self._message(
             MessageKind.SEND, topic, body, content_type, priority, ttl_ms, id
         )
+        if id is not None:
+            await self._claim(peer.name, message)
         lane = self.router.lane_of(peer.name)
         receipt = lane.expect(message.id, wait_ms)
         try:
@@ -261,6 +276,8 @@ class Bus:
         message, expires_at = self._message(
             MessageKind.PUBLISH, check_topic(topic), body, content_type, priority, ttl_ms, id
         )
+        if id is not None:
+            await self._claim("", message)
         topics = self.router.topics
         # Nothing is kept for a peer that is blocked by now, however it subscribed.
         durable = topics.durably_listening(topic)
@@ -358,6 +375,8 @@ class Bus:
         message, _ = self._message(
             MessageKind.REQUEST, service, body, content_type, priority, timeout_ms, id
         )
+        if id is not None:
+            await self._claim(name or "", message)
         return await self.router.requests.ask(name, message, timeout_ms, wait_ms)
 
     def outstanding(self) -> list[OutstandingRequest]:
@@ -469,13 +488,18 @@ class Bus:
             services=router.serving.services,
             asking=router.requests.count,
             handling=router.serving.running,
-            counts=dict(sorted(self._context.counts.items())),
+            counts=dict(sorted((self._context.counts + self._link_counts()).items())),
+            warnings=router.key_use.warnings(),
             problems={
                 view.name: f"{problem.code}: {problem.message}"
                 for view in self.links.dials()
                 if (problem := self.links.problem(view.name)) is not None
             },
         )
+
+    def _link_counts(self) -> Counter[str]:
+        """Connections that were refused, by us or by others, and bad frames, by their code."""
+        return Counter({f"link_{code}": count for code, count in self.links.counts.items()})
 
     def _status_of(self, name: str) -> PeerStatus:
         lane, traffic = self.router.lane_of(name), self.router.traffic_of(name)
@@ -520,10 +544,27 @@ class Bus:
 
     async def _peer(self, name: str) -> Peer:
         self._check_open()
-        found = await self._known(name)
+        try:
+            found = await self._context.peers.find(name)
+        except BusError:
+            raise
+        except Exception as error:
+            raise store_failed(error) from error
         if found is None:
             raise UnknownPeer(f"nobody here is known as {name!r}")
         return found
+
+    async def _claim(self, to: str, message: BusMessage) -> None:
+        """An id that a caller gives belongs to what it asks for. Raises IdempotencyKeyReused if it
+        was given for something else.
+        """
+        asked = bus_fingerprint(to, message)
+        until = self._context.counted_ms() + BUS_TTL_MS_MAX
+        first = await guarded(self._context.store.claim_id(message.id, asked, until))
+        if first != asked:
+            raise IdempotencyKeyReused(
+                f"the id {id_text(message.id)} was given before, for another message"
+            )
 
     def _message(
         self,
@@ -556,4 +597,4 @@ class Bus:
         )
         if len(body) > _BODY_MAX:
             raise OverLimit(f"a message has {len(body)} bytes; the most is {_BODY_MAX}")
-        return message, clock.now_ms() + ttl
+        return message, self._context.counted_ms() + ttl

@@ -16,6 +16,7 @@ from holdfast.bus.options import BusOptions, RunInThread
 from holdfast.bus.ports import PeerDirectory
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.bus.mesh_store import MeshStore
+from holdfast.rules.bus.signed_envelope import INCARNATION_BYTES
 from holdfast.rules.errors import BusError, HoldfastError
 from holdfast.rules.limits import BUS_FINISH_MS, BUS_TIDY_ALONG, BUS_TIDY_MS, SECOND_MS
 from holdfast.service.clock import Clock
@@ -45,6 +46,8 @@ class BusContext:
         self.deadlines = Deadlines(self.loop)
         """Of requests, those that are asked and those that are answered."""
         self.incarnation = b""
+        self.life = options.random(INCARNATION_BYTES)
+        """A mark of this bus, from here to its end (`rules/bus/links/key_lives.py`)."""
         self.is_closed = False
         self.counts: Counter[str] = Counter()
         """Events since the bus was bound, by name."""
@@ -114,6 +117,10 @@ class BusContext:
             await asyncio.wait(tasks)
 
     # --- waiting for something that others bring about -----------------------------------------
+
+    def counted_ms(self) -> int:
+        """By which messages that wait run out of time: leaps of the clock do not count."""
+        return self.store.counted.now_ms()
 
     def clock_ahead_ms(self) -> float:
         """By how much the clock is ahead of the loop's time, which nobody sets."""

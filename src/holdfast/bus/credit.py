@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import Stream
+from holdfast.rules.bus.mesh_store import PeerKey
 
 
 class Credit:
@@ -18,6 +19,11 @@ class Credit:
     def __init__(self, link: Link, stream: Stream, size: int) -> None:
         self._link, self._stream, self._size = link, stream, size
         self._holders = 1
+
+    @property
+    def peer(self) -> PeerKey:
+        """Over whose link the message came."""
+        return self._link.peer
 
     def hold(self) -> None:
         self._holders += 1

@@ -22,9 +22,12 @@ async def guarded(call: Awaitable[T]) -> T:
         return await call
     except BusError:
         raise
-    except HoldfastError as error:
-        raise BusStoreFailed(
-            f"the store of the bus: {error.message}", hint=error.hint or None
-        ) from error
     except Exception as error:
-        raise BusStoreFailed(f"the store of the bus: {type(error).__name__}: {error}") from error
+        raise store_failed(error) from error
+
+
+def store_failed(error: Exception) -> BusStoreFailed:
+    """What callers of the bus get for an error of the store's own kind."""
+    if isinstance(error, HoldfastError):
+        return BusStoreFailed(f"the store of the bus: {error.message}", hint=error.hint or None)
+    return BusStoreFailed(f"the store of the bus: {type(error).__name__}: {error}")

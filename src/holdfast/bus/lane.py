@@ -30,7 +30,7 @@ from holdfast.rules.bus.batching import FRONT_BYTES, fits, parcel_bytes
 from holdfast.rules.bus.mesh_store import OutboxId, OutboxMessage
 from holdfast.rules.bus.message import CODE_CHARS_MAX, BusMessage, MessageKind, encode_message
 from holdfast.rules.bus.refusal import NOT_NOW, RESIGN, next_try
-from holdfast.rules.bus.signed_envelope import NONCE_BYTES, Recipient, SigningMode, sign_parcel
+from holdfast.rules.bus.signed_envelope import NONCE_BYTES, ParcelSigner, Recipient, SigningMode
 from holdfast.rules.errors import BadAnswer, BusError, MessageRefused, PeerUnreachable
 from holdfast.rules.limits import (
     BUS_LANE_BYTES,
@@ -142,8 +142,9 @@ class Lane:
         self._settling = Settling(context)
         self._returning = 0
         """Rows that are being put back."""
-        self._recipient: tuple[Link, Recipient] | None = None
-        """Whom what goes over a link is signed for."""
+        self._mode = SigningMode.BATCH if context.batch else SigningMode.EACH
+        self._signer: tuple[Link, ParcelSigner] | None = None
+        """Who signs what goes over a link."""
         self._receipts: dict[bytes, dict[Receipt, int]] = {}
         """By the id of a message: who waits for its receipt, and how long for a link."""
 
@@ -189,11 +190,27 @@ class Lane:
                 self._pressing[stream] = None
             self._drain_soon()
             return
-        self._hold(id, item)
-        if at_once and self.queued == 1 and not self._draining:
-            self._drain(at_once=True)
-        else:
+        outgoing = Outgoing(item.message, item.expires_at, id, item.attempts)
+        self._held[id] = outgoing
+        if not (at_once and self._goes_alone(outgoing, stream)):
+            self._queue(outgoing)
             self._drain_soon()
+
+    def _goes_alone(self, outgoing: Outgoing, stream: Stream) -> bool:
+        """Writes a message for which nothing and nobody waits, if it may go."""
+        link, expires_at, now = self.link, outgoing.expires_at, self._context.counted_ms()
+        if (
+            link is None
+            or self.queued
+            or self._draining
+            or (expires_at is not None and expires_at <= now)
+            or not self._numbers.at_hand
+            or not link.available(stream)
+        ):
+            return False
+        self._hand_over(link, stream, [outgoing], [outgoing.payload(now)], at_once=True)
+        self._load_soon()
+        return True
 
     def _may_overtake(self, stream: Stream) -> bool:
         """Replies have no order among them: they need not wait behind what cannot go now."""
@@ -343,7 +360,7 @@ class Lane:
             return
         if self._later is not None:
             self._later.cancel()
-        wait_s = max(0, at_ms - self._context.clock.now_ms()) / 1000
+        wait_s = max(0, at_ms - self._context.counted_ms()) / 1000
         self._later = self._context.loop.call_later(wait_s, self.look_again)
 
     def look_again(self) -> None:
@@ -372,7 +389,7 @@ class Lane:
             self._draining = True
             self._context.loop.call_soon(self._drain)
 
-    def _drain(self, *, at_once: bool = False) -> None:
+    def _drain(self) -> None:
         """Writes one parcel; then it is the turn of other lanes."""
         self._draining = False
         link = self.link
@@ -381,7 +398,7 @@ class Lane:
         wrote = False
         if self.queued and (most := self._numbers.at_hand):
             for stream, queue in self._queues.items():
-                if queue and self._write(link, stream, queue, most, at_once):
+                if queue and self._write(link, stream, queue, most):
                     wrote = True
                     break
         if self._has_space or any(not self._queues[one] for one in self._pressing):
@@ -389,14 +406,12 @@ class Lane:
         if wrote and self.queued:
             self._drain_soon()
 
-    def _write(
-        self, link: Link, stream: Stream, queue: deque[Outgoing], most: int, at_once: bool
-    ) -> bool:
+    def _write(self, link: Link, stream: Stream, queue: deque[Outgoing], most: int) -> bool:
         """Numbers, signs and hands over what may go of one stream, `most` messages of it."""
-        now = self._context.clock.now_ms()
-        mode = SigningMode.BATCH if self._context.batch else SigningMode.EACH
+        now = self._context.counted_ms()
         if len(queue) == 1:
-            return self._write_one(link, stream, queue, now, at_once)
+            return self._write_one(link, stream, queue, now)
+        mode = self._mode
         taken: list[Outgoing] = []
         payloads: list[bytes] = []
 
@@ -425,15 +440,13 @@ class Lane:
         self._hand_over(link, stream, taken[:count], payloads[:count])
         return True
 
-    def _write_one(
-        self, link: Link, stream: Stream, queue: deque[Outgoing], now: int, at_once: bool
-    ) -> bool:
+    def _write_one(self, link: Link, stream: Stream, queue: deque[Outgoing], now: int) -> bool:
         """As `_write`, for the only one that waits."""
         if not self._is_over(queue[0], now):
             if not link.available(stream):
                 return False
             outgoing = queue[0]
-            self._hand_over(link, stream, [outgoing], [outgoing.payload(now)], at_once)
+            self._hand_over(link, stream, [outgoing], [outgoing.payload(now)])
         self.queued -= 1
         self._queued_bytes -= len(queue.popleft().message.body)
         return True
@@ -447,21 +460,23 @@ class Lane:
         at_once: bool = False,
     ) -> None:
         """Numbers and signs messages, and hands them to the link."""
-        mode = SigningMode.BATCH if self._context.batch else SigningMode.EACH
         count = len(taken)
         first = self._numbers.take(count)
-        if self._recipient is None or self._recipient[0] is not link:
-            self._recipient = link, Recipient.direct(link.peer, link.welcome.incarnation)
+        if self._signer is None or self._signer[0] is not link:
+            self._signer = link, self._signer_for(link)
         nonces = self._context.random(count * NONCE_BYTES)
-        key = self._context.signing_key
-        body = sign_parcel(key, self._recipient[1], payloads, first, nonces, mode)
+        body = self._signer[1].sign(payloads, first, nonces)
         link.send(FrameKind.PARCEL, stream, body, at_once=at_once)
-        self._under_way.extend(enumerate(taken, first))
         self.last_number = first + count - 1
         self.sent += count
+        self._under_way.extend(enumerate(taken, first))
         for outgoing in taken:
             if outgoing.on_written is not None:
                 outgoing.told(written=True)
+
+    def _signer_for(self, link: Link) -> ParcelSigner:
+        recipient = Recipient.direct(link.peer, link.welcome.incarnation)
+        return ParcelSigner(self._context.signing_key, recipient, self._mode)
 
     def _is_over(self, outgoing: Outgoing, now_ms: int) -> bool:
         """Whether a message is not to go any more. One that has expired is given up."""
@@ -529,7 +544,7 @@ class Lane:
         if id is None or outgoing.dropped:
             return
         asked = outgoing.message.kind is MessageKind.REQUEST
-        now_ms, jitter = context.clock.now_ms(), context.jitter()
+        now_ms, jitter = context.counted_ms(), context.jitter()
         again = next_try(code, outgoing.attempts, now_ms, jitter, is_request=asked)
         self._held.pop(id, None)
         if again is not None:

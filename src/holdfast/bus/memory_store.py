@@ -48,6 +48,7 @@ class MemoryMeshStore(BaseMeshStore):
         self,
         *,
         now_ms: Callable[[], int] | None = None,
+        ticks_ms: Callable[[], int] | None = None,
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         outbox_max: int = BUS_OUTBOX_MAX,
@@ -58,6 +59,7 @@ class MemoryMeshStore(BaseMeshStore):
     ) -> None:
         super().__init__(
             now_ms=now_ms,
+            ticks_ms=ticks_ms,
             random=random,
             ids_kept=ids_kept,
             settled_kept=settled_kept,
@@ -85,11 +87,13 @@ class MemoryMeshStore(BaseMeshStore):
         self._remember((nonce,))
 
     def _remember(self, nonces: Sequence[bytes]) -> None:
-        new = [nonce for nonce in nonces if nonce not in self._nonces]
-        self._nonces.update(new)
-        self._ring.extend(new)
-        while len(self._ring) > self._nonces_kept:
-            self._nonces.discard(self._ring.popleft())
+        known, ring = self._nonces, self._ring
+        for nonce in nonces:
+            if nonce not in known:
+                known.add(nonce)
+                ring.append(nonce)
+        while len(ring) > self._nonces_kept:
+            known.discard(ring.popleft())
 
     async def last_seq(self, peer: PeerKey) -> int | None:
         window = self._windows.get(peer)
@@ -120,10 +124,11 @@ class MemoryMeshStore(BaseMeshStore):
         if judged.nonces:
             self._windows[peer] = judged.window
             self._remember(judged.nonces)
-        for arrival in judged.new:
-            if arrival.keep:
-                self._ids.add(sender, arrival.message.id)
-        rows = self._inbox.add(peer, kept, self._now_ms()) if kept else []
+        if not kept:
+            return AcceptedArrivals(judged.verdicts, [])
+        for arrival in kept:
+            self._ids.add(sender, arrival.message.id)
+        rows = self._inbox.add(peer, kept, self._now_ms())
         return AcceptedArrivals(judged.verdicts, rows, self._inbox.has_room(peer))
 
     # --- our own numbers ---------------------------------------------------------------------
@@ -158,7 +163,7 @@ class MemoryMeshStore(BaseMeshStore):
         return id
 
     async def due_outbox(self) -> list[Kept]:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         return [(id, item) for id, item in self._all() if _is_due(item, now)]
 
     async def remove_outbox(self, id: OutboxId) -> None:
@@ -181,7 +186,7 @@ class MemoryMeshStore(BaseMeshStore):
         return list(self._lanes)
 
     async def outbox_of(self, peer: str, limit: int, skip: Collection[OutboxId] = ()) -> list[Kept]:
-        now, found = self._now_ms(), list[Kept]()
+        now, found = self.counted.now_ms(), list[Kept]()
         lane = self._lanes.get(peer, {})
         for urgency in sorted(lane):
             for id, item in lane[urgency].items():
@@ -192,7 +197,7 @@ class MemoryMeshStore(BaseMeshStore):
         return found
 
     async def next_outbox(self, peer: str) -> int | None:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         lane = self._lanes.get(peer, {})
         return min(
             (one.not_before for kept in lane.values() for one in kept.values()
@@ -218,7 +223,7 @@ class MemoryMeshStore(BaseMeshStore):
             self._remove(id)
 
     async def expire_outbox(self) -> list[OutboxMessage]:
-        now = self._now_ms()
+        now = self.counted.now_ms()
         expired = [(id, item) for id, item in self._all() if _is_expired(item, now)]
         await self.remove_many([id for id, _ in expired])
         return [item for _, item in expired]

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple, Protocol
 
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
-from holdfast.bus.guard import guarded
+from holdfast.bus.guard import guarded, store_failed
 from holdfast.bus.ports import Link
 from holdfast.protocol.bus_frames import AckFrame, FrameKind, Stream, told
-from holdfast.rules.bus.batching import is_worth_a_thread
+from holdfast.rules.bus.batching import CHECKED_AT_ONCE, is_worth_a_thread
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -39,6 +39,7 @@ from holdfast.rules.bus.signed_envelope import (
 from holdfast.rules.errors import (
     BadSequence,
     BadSignature,
+    BusError,
     BusInboxFull,
     BusStoreFailed,
     HoldfastError,
@@ -54,6 +55,9 @@ from holdfast.rules.limits import (
 )
 
 Refusal = tuple[int, str, str]
+_NEW: Final = ArrivalVerdict.NEW
+_DUPLICATE: Final = ArrivalVerdict.DUPLICATE
+_REPLAY: Final = ArrivalVerdict.REPLAY
 _WAITED_FOR: Final = (MessageKind.SEND, MessageKind.PUBLISH)
 """A send returns when it is acknowledged; a request has its reply, and a reply nobody who waits."""
 
@@ -133,8 +137,9 @@ class ParcelIntake:
 
     def go(self) -> None:
         """Takes what came: at once, as far as nothing has to be waited for."""
-        has_come = self._waiting or self._settled is not None
-        if has_come and self._has_begun and not self._is_running:
+        if self._is_running or not self._has_begun:
+            return
+        if self._waiting or self._settled is not None:
             self._is_running = True
             self._context.spawn_at_once(self._run(), "intake")
 
@@ -150,32 +155,26 @@ class ParcelIntake:
 
     async def _run(self) -> None:
         try:
-            await self._take_all()
-        finally:
-            self._is_running = False
-
-    async def _take_all(self) -> None:
-        while (self._waiting or self._settled is not None) and not self._is_over:
-            try:
+            while (self._waiting or self._settled is not None) and not self._is_over:
                 if self._settled is not None:
                     settled, self._settled = self._settled, None
                     await guarded(self._context.store.settle_ids(self.link.name, settled))
                 if self._waiting:
                     await self._take(self._next_group())
-            except PeerUnreachable:
-                return  # the link ended meanwhile
-            except BusStoreFailed as error:
-                # Nothing was acknowledged, so the peer sends all of it again on its next link.
-                log.error("messages of %s cannot be kept: %s", self.link.name, error.message)
-                self.link.close(error.code, "the store of this peer has failed")
-                return
-            except HoldfastError as error:
-                self._count(error.code)
-                log.warning("%s hands over what it cannot have signed: %s", self.link.name, error)
-                self.link.broken(error)
-                return
-            if self._waiting:
-                await asyncio.sleep(0)  # a peer that floods gives the others their turn
+                    if self._waiting:
+                        await asyncio.sleep(0)  # a peer that floods gives the others their turn
+        except PeerUnreachable:
+            pass  # the link ended meanwhile
+        except BusStoreFailed as error:
+            # Nothing was acknowledged, so the peer sends all of it again on its next link.
+            log.error("messages of %s cannot be kept: %s", self.link.name, error.message)
+            self.link.close(error.code, "the store of this peer has failed")
+        except HoldfastError as error:
+            self._count(error.code)
+            log.warning("%s hands over what it cannot have signed: %s", self.link.name, error)
+            self.link.broken(error)
+        finally:
+            self._is_running = False
 
     def _next_group(self) -> list[_Came]:
         group: list[_Came] = []
@@ -195,27 +194,37 @@ class ParcelIntake:
 
     async def _take(self, group: Sequence[_Came]) -> None:
         """Checks, stores, acknowledges, hands out."""
-        parcels = [came.parcel for came in group]
-        for parcel in parcels:
-            if parcel.sender != self.link.peer:
-                raise BadSignature(f"{self.link.name} hands over a message of another peer")
-        if is_worth_a_thread(parcels):
-            checked = await self._context.run_in_thread(lambda: _check(parcels))
-        else:
-            checked = _check(parcels)
         arrivals: list[SignedArrival] = []
         credits: list[Credit] = []
         refused: list[Refusal] = []
-        for came, messages in zip(group, checked, strict=True):
-            self._sort(came, messages, arrivals, credits, refused)
+        upto = 0
+        for came in group:
+            parcel = came.parcel
+            upto = max(upto, parcel.last_sequence)
+            if parcel.sender != self.link.peer:
+                raise BadSignature(f"{self.link.name} hands over a message of another peer")
+        if len(group) == 1 and parcel.count == 1 and came.size <= CHECKED_AT_ONCE:
+            self._sort(came, _check_one(parcel), arrivals, credits, refused)
+        else:
+            parcels = [came.parcel for came in group]
+            if is_worth_a_thread(parcels):
+                checked = await self._context.run_in_thread(lambda: _check(parcels))
+            else:
+                checked = _check(parcels)
+            for came, messages in zip(group, checked, strict=True):
+                self._sort(came, messages, arrivals, credits, refused)
         verdicts = await self._accept(arrivals)
-        if ArrivalVerdict.REPLAY in verdicts:
+        if _REPLAY in verdicts:
             for arrival, verdict in zip(arrivals, verdicts, strict=True):
-                if verdict is ArrivalVerdict.REPLAY:
+                if verdict is _REPLAY:
                     number = arrival.sequence
                     refused.append((number, BadSequence.code, "this number was seen before"))
-        upto = max([parcel.last_sequence for parcel in parcels])
-        if refused or any(one.message.kind in _WAITED_FOR for one in arrivals):
+        is_waited_for = bool(refused)
+        for arrival in arrivals:
+            if arrival.message.kind in _WAITED_FOR:
+                is_waited_for = True
+                break
+        if is_waited_for:
             self._acknowledge(upto, refused)
         else:
             self._acknowledge_later(upto)
@@ -280,10 +289,14 @@ class ParcelIntake:
         while not self._is_over:
             self._context.tidy_along()
             try:
-                return await guarded(store.accept(link.peer, arrivals, name=link.name))
+                return await store.accept(link.peer, arrivals, name=link.name)
             except BusInboxFull:
                 self._context.counts["inbox_full"] += 1
                 await self._context.until_changed()
+            except BusError:
+                raise
+            except Exception as error:
+                raise store_failed(error) from error
         raise PeerUnreachable(f"the link to {link.name} has ended")
 
     def _acknowledge_later(self, upto: int) -> None:
@@ -328,13 +341,13 @@ class ParcelIntake:
         link, receiver, traffic = self.link, self._receiver, self._traffic
         kept: list[tuple[BusMessage, Credit]] = []
         for arrival, credit, verdict in zip(arrivals, credits, verdicts, strict=True):
-            if verdict is ArrivalVerdict.NEW:
+            if verdict is _NEW:
                 traffic.received += 1
                 if arrival.keep:
                     kept.append((arrival.message, credit))
                 else:
                     receiver.is_new(link, arrival.message, credit)
-            elif verdict is ArrivalVerdict.DUPLICATE:
+            elif verdict is _DUPLICATE:
                 traffic.again += 1
                 receiver.is_again(link, arrival.message, credit)
             else:
@@ -373,6 +386,13 @@ class ParcelIntake:
     def _count(self, code: str) -> None:
         self._traffic.refused[code] = self._traffic.refused.get(code, 0) + 1
         self._context.counts[f"refused_{code}"] += 1
+
+
+def _check_one(parcel: SignedParcel) -> list[BusMessage | HoldfastError]:
+    """The message of a parcel that has one. Raises as `_check`."""
+    check_signature(parcel)
+    check_payload_ids(parcel)
+    return [_decoded(parcel.payloads[0])]
 
 
 def _check(parcels: Sequence[SignedParcel]) -> list[list[BusMessage | HoldfastError]]:

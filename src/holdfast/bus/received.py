@@ -101,7 +101,8 @@ class ReceivedRequest(_Arrived):
     __slots__ = ("remaining_ms",)
 
     def __init__(self, message: BusMessage, sender: str, key: PeerKey, received_at: int) -> None:
-        super().__init__(message, sender, key, received_at)
+        self._message, self.sender = message, sender
+        self.key, self.received_at = key, received_at
         self.remaining_ms = message.ttl_ms
         """How long the asker still waits, as of when it came; None: for ever."""
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from holdfast.bus.context import BusContext
 from holdfast.bus.deadlines import Deadline
-from holdfast.bus.guard import guarded
+from holdfast.bus.guard import guarded, store_failed
 from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.received import BusReply, OutstandingRequest
 from holdfast.rules.bus.anycast import Candidate, choose
@@ -25,6 +25,7 @@ from holdfast.rules.bus.mesh_store import InboxMessage, OutboxId, OutboxMessage
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.errors import (
     BusClosed,
+    BusError,
     HoldfastError,
     NoResponder,
     OverLimit,
@@ -125,7 +126,7 @@ class Requests:
         if id not in self._earlier:
             raise UnknownMessage(f"no request {id_text(id)} is outstanding here")
         row, item = self._earlier.pop(id)
-        left_ms = _left_ms(item, self._context.clock.now_ms())
+        left_ms = _left_ms(item, self._context.counted_ms())
         deadline = self._context.loop.time() + left_ms / 1000
         asking = self._begin(id, deadline, anywhere=False)
         asking.peers.append(item.peer)
@@ -152,7 +153,7 @@ class Requests:
         _settle(asking.attempt, RequestCancelled(f"the request {id_text(id)} was cancelled"))
 
     def outstanding(self) -> list[OutstandingRequest]:
-        now = self._context.clock.now_ms()
+        now = self._context.counted_ms()
         return [
             OutstandingRequest(
                 id=id,
@@ -180,17 +181,23 @@ class Requests:
         _settle(asking.attempt, RequestTimedOut(f"{who} has not answered in time"))
 
     async def _send(self, asking: _Asking, to: str, message: BusMessage, left_ms: int) -> None:
-        now = self._context.clock.now_ms()
         item = OutboxMessage(
-            peer=to, message=message, created_at=now, expires_at=now + max(0, left_ms)
+            peer=to,
+            message=message,
+            created_at=self._context.clock.now_ms(),
+            expires_at=self._context.counted_ms() + max(0, left_ms),
         )
         asking.peers.append(to)
         try:
-            row = await guarded(self._context.store.enqueue_outbox(item))
+            row = await self._context.store.enqueue_outbox(item)
         except asyncio.CancelledError:
             if not self._context.is_closed:
                 self._context.spawn(self._take_out(item), "take-out")
             raise
+        except BusError:
+            raise
+        except Exception as error:
+            raise store_failed(error) from error
         asking.rows.append((to, row))
         self._lane_of(to).put(row, item, at_once=len(self._asking) == 1)
 

@@ -6,6 +6,8 @@
     TopicRelay      what is published by way of others
     Requests        what we ask
     RequestServing  what we answer
+    KeyUse          whether two processes use one key
+    Announcing      what peers are told of all this
 
 A link is used once our numbers are above what the peer has seen of them.
 """
@@ -14,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
+from holdfast.bus.announcing import Announcing
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
 from holdfast.bus.guard import guarded
+from holdfast.bus.key_use import KeyUse
 from holdfast.bus.lane import Lane
 from holdfast.bus.numbers import Numbers
 from holdfast.bus.parcel_intake import ParcelIntake, Traffic
@@ -31,11 +34,11 @@ from holdfast.protocol.bus_frames import (
     AckFrame,
     FrameKind,
     InterestFrame,
+    NoticeFrame,
     SettledFrame,
     Stream,
     WelcomeFrame,
     read_told,
-    told,
 )
 from holdfast.rules.bus.mesh_store import InboxMessage, PeerKey
 from holdfast.rules.bus.message import BusMessage, MessageKind
@@ -70,7 +73,10 @@ class BusRouter:
         self.serving = RequestServing(context, self.lane_of, self.announce, self._is_passing)
         self.topics = Topics(context, self.announce, self._reply_kept)
         self.requests = Requests(context, self.lane_of, self.topics.serving)
-        self._announcing = False
+        self.key_use = KeyUse(context)
+        self._announcing = Announcing(
+            context, lambda: [one.link for one in self.intakes.values()], self._interest_for
+        )
         self._interests: dict[str, tuple[Link, InterestFrame]] = {}
         """The last that each peer told and that was not taken up yet."""
         self._hearing = False
@@ -117,11 +123,15 @@ class BusRouter:
             seen=max(seen or 0, relayed or 0),
             capabilities=list(self.context.peers.capabilities(peer)),
             addresses=list(self.addresses),
+            life=self.context.life,
         )
 
     async def admit(self, peer: PeerKey, welcome: WelcomeFrame) -> str:
         admitted = await self.context.peers.admit(peer, welcome.name, welcome.capabilities)
         await self._only_one(admitted.name, peer)
+        linked = self.intakes.get(admitted.name)
+        link = None if linked is None else linked.link
+        await self.key_use.check(admitted.name, peer, welcome.life, link)
         self._scopes.pop(peer, None)
         self._ends.pop(peer, None)
         if admitted.scopes is not None:
@@ -160,10 +170,10 @@ class BusRouter:
     def may_less(self, link: Link, peer: Peer) -> None:
         """What a linked peer may do has perhaps become less."""
         if self.relay.grant(link.peer, peer):
-            self._tell_interest(link)
+            self._announcing.tell(link)
         if peer.scopes is not None and peer.scopes != self._scopes.get(link.peer):
             self._scopes[link.peer] = peer.scopes
-            self._tell_interest(link)
+            self._announcing.tell(link)
 
     def _end_in_time(self, link: Link) -> None:
         """The link ends when the right by which the peer was let in does."""
@@ -190,7 +200,8 @@ class BusRouter:
         if before is not None:
             self.link_down(before.link, None)
         self.intakes[link.name] = ParcelIntake(self.context, link, self, self.traffic_of(link.name))
-        self._tell_interest(link)
+        self.key_use.link_up(link)
+        self._announcing.tell(link)
         self._end_in_time(link)
         self.context.spawn(self._begin(link), "begin")
         for part in self.parts:
@@ -228,6 +239,10 @@ class BusRouter:
             settled = read_told(kind, body)
             assert isinstance(settled, SettledFrame)
             intake.settled(settled.waiting)
+        elif kind is FrameKind.NOTICE:
+            notice = read_told(kind, body)
+            assert isinstance(notice, NoticeFrame)
+            self.key_use.noticed(link, notice)
         elif kind is FrameKind.ACK:
             ack = read_told(kind, body)
             assert isinstance(ack, AckFrame)
@@ -259,9 +274,11 @@ class BusRouter:
         del self.intakes[link.name]
         intake.end()
         self.relay.end(link)
+        self._announcing.link_down(link)
         self.lane_of(link.name).end(link)
         self.topics.link_down(link.name)
         self.requests.link_down(link.name)
+        self.serving.link_down(link.name)
         if self._passing.pop(link.name, None) is not None:
             del self.lanes[link.name]
         for part in self.parts:
@@ -365,17 +382,10 @@ class BusRouter:
     # --- what we tell --------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tells all peers what we listen to and serve, at the end of this turn of the loop."""
-        if not self._announcing and not self.context.is_closed:
-            self._announcing = True
-            self.context.loop.call_soon(self._announce)
+        """Tells all peers what we listen to and serve, soon."""
+        self._announcing.announce()
 
-    def _announce(self) -> None:
-        self._announcing = False
-        for intake in self.intakes.values():
-            self._tell_interest(intake.link)
-
-    def _tell_interest(self, link: Link) -> None:
+    def _interest_for(self, link: Link) -> InterestFrame:
         interest = InterestFrame(
             self.topics.patterns,
             self.topics.durable_patterns,
@@ -384,14 +394,12 @@ class BusRouter:
             self.relay.granted(link.peer),
         )
         scopes = self._scopes.get(link.peer)
-        if scopes is not None:  # it learns of nothing else that we do
-            asked = [name for name in interest.services if one_covers(scopes, f"service:{name}")]
-            heard = _within(scopes, interest)
-            interest = InterestFrame(
-                heard.topics, heard.durable, asked, interest.relays, interest.takes
-            )
-        with suppress(PeerUnreachable):  # then it is told on the next link
-            link.send(FrameKind.INTEREST, Stream.CONTROL, told(FrameKind.INTEREST, interest))
+        if scopes is None:
+            return interest
+        # It learns of nothing else that we do.
+        asked = [name for name in interest.services if one_covers(scopes, f"service:{name}")]
+        heard = _within(scopes, interest)
+        return InterestFrame(heard.topics, heard.durable, asked, interest.relays, interest.takes)
 
     # --- the rest ------------------------------------------------------------------------------
 

@@ -8,17 +8,18 @@ request again gets the same reply, and one that is still being handled is not be
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import sha256
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from holdfast.bus.context import BusContext, log
 from holdfast.bus.credit import Credit
-from holdfast.bus.deadlines import Deadlines
-from holdfast.bus.guard import guarded
+from holdfast.bus.deadlines import Deadline
+from holdfast.bus.guard import store_failed
 from holdfast.bus.lane import Lane, Outgoing
 from holdfast.bus.ports import Link
 from holdfast.bus.received import ReceivedRequest
@@ -36,13 +37,13 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import uuid8
 from holdfast.rules.limits import (
+    BUS_BUFFER_BYTES,
     BUS_HEAD_BYTES,
     BUS_INTERESTS_MAX,
     BUS_PAYLOAD_BYTES_MAX,
     BUS_TTL_MS,
 )
 
-T = TypeVar("T")
 Handler = Callable[[ReceivedRequest], Awaitable[bytes | str]]
 FAILED: Final = "handler_failed"
 """The code of a reply whose handler met a fault. What it was stays in the log of its machine."""
@@ -55,36 +56,36 @@ def told_code(error: HoldfastError) -> str:
     return error.told if isinstance(error, HandlerRefused) else error.code
 
 
-class _TooLate(Exception):
-    """The asker's time is over."""
-
-
-async def _in_time(answer: Awaitable[T], deadlines: Deadlines, at: float) -> T:
-    """Waits until a time of the loop; then the handler is cancelled. As `asyncio.timeout` does it,
-    with the one timer that all requests share.
+class _Handling:
+    """A request that is being handled. Its handler is cancelled when the asker's time is over, as
+    `asyncio.timeout` does it, by the one timer that all requests share.
     """
-    task = asyncio.current_task()
-    assert task is not None, "a handler runs in a task of its own"
-    before, late = task.cancelling(), False
 
-    def come() -> None:
-        nonlocal late
-        late = True
-        task.cancel()
+    __slots__ = ("deadline", "is_late", "task")
 
-    deadline = deadlines.add(at, come)
-    try:
-        return await answer
-    except asyncio.CancelledError:
-        if late:
-            late = False
-            if task.uncancel() <= before:
-                raise _TooLate from None
-        raise
-    finally:
-        deadline.cancel()
-        if late:
-            task.uncancel()
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.deadline: Deadline | None = None
+        self.is_late = False
+
+    def come(self) -> None:
+        self.is_late = True
+        self.task.cancel()
+
+    def was_too_late(self) -> bool:
+        """The handler was cancelled: whether by its time, and by nobody else."""
+        if not self.is_late:
+            return False
+        self.is_late = False
+        return self.task.uncancel() <= 0
+
+    def end(self) -> None:
+        """The handler has ended, perhaps although it was cancelled."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        if self.is_late:
+            self.task.uncancel()
 
 
 class _Waiting(NamedTuple):
@@ -101,33 +102,51 @@ class _Service:
     floods waits for itself.
     """
 
-    __slots__ = ("handler", "most", "running", "running_of", "waiting")
+    __slots__ = ("bytes", "handler", "most", "running", "running_of", "waiting")
 
     def __init__(self, handler: Handler, most: int) -> None:
         self.handler, self.most = handler, most
         self.running = 0
+        self.bytes = 0
+        """Of the bodies of requests that are being handled: their senders have the credit back."""
         self.running_of: dict[str, int] = {}
-        self.waiting: dict[str, deque[_Waiting]] = {}
-        """By asker; who had a turn last comes last."""
+        self.waiting: dict[str, OrderedDict[bytes, _Waiting]] = {}
+        """By asker, then by id: an asker that floods cancels must not make anybody search. Who had
+        a turn last comes last."""
 
     def wait(self, waiting: _Waiting) -> None:
-        self.waiting.setdefault(waiting.link.name, deque()).append(waiting)
+        queue = self.waiting.setdefault(waiting.link.name, OrderedDict())
+        queue[waiting.message.id] = waiting
 
     def next(self) -> _Waiting:
         """The oldest request of the asker of whom the fewest are being handled."""
         asker = min(self.waiting, key=lambda name: self.running_of.get(name, 0))
         queue = self.waiting.pop(asker)
-        waiting = queue.popleft()
+        _, waiting = queue.popitem(last=False)
         if queue:
             self.waiting[asker] = queue
         return waiting
 
-    def begun(self, asker: str) -> None:
+    def give_up(self, asker: str, id: bytes) -> _Waiting:
+        """A request that waits does so no longer."""
+        queue = self.waiting[asker]
+        waiting = queue.pop(id)
+        if not queue:
+            del self.waiting[asker]
+        return waiting
+
+    @property
+    def is_full(self) -> bool:
+        return self.running >= self.most or self.bytes >= BUS_BUFFER_BYTES
+
+    def begun(self, asker: str, size: int) -> None:
         self.running += 1
+        self.bytes += size
         self.running_of[asker] = self.running_of.get(asker, 0) + 1
 
-    def ended(self, asker: str) -> None:
+    def ended(self, asker: str, size: int) -> None:
         self.running -= 1
+        self.bytes -= size
         left = self.running_of.pop(asker) - 1
         if left:
             self.running_of[asker] = left
@@ -147,9 +166,9 @@ class RequestServing:
         self._context, self._lane_of, self._announce = context, lane_of, announce
         self._is_passing = is_passing
         self._services: dict[str, _Service] = {}
-        self._running: dict[RequestKey, asyncio.Task[None]] = {}
-        self._queued: dict[RequestKey, None] = {}
-        """Requests that wait until a handler is free."""
+        self._running: dict[RequestKey, _Handling] = {}
+        self._queued: dict[RequestKey, _Service] = {}
+        """Requests that wait until a handler is free, with what they wait for."""
         self._book = ReplyBook()
 
     @property
@@ -200,29 +219,31 @@ class RequestServing:
         service = self._services.get(message.topic)
         if service is None:
             self._decline(link, message, credit)
-        elif service.running >= service.most:
-            self._queued[request] = None
+        elif service.is_full:
+            self._queued[request] = service
             service.wait(_Waiting(link, message, credit, self._context.loop.time()))
         else:
             self._start(service, link, message, credit)
 
     def cancelled(self, link: Link, message: BusMessage) -> None:
         """The asker does not wait any more."""
-        task = self._running.get((link.name, message.correlation))
-        if task is not None:
+        handling = self._running.get((link.name, message.correlation))
+        if handling is not None:
             self._context.counts["handlers_cancelled"] += 1
-            task.cancel()
+            handling.task.cancel()
             return
+        service = self._queued.pop((link.name, message.correlation), None)
+        if service is not None:
+            service.give_up(link.name, message.correlation).credit.release()
+
+    def link_down(self, name: str) -> None:
+        """What an asker has asked for and nobody has begun goes with its link: it asks again over
+        the next one, and one that comes back again and again fills no memory.
+        """
         for service in self._services.values():
-            queue = service.waiting.get(link.name, deque())
-            for waiting in queue:
-                if waiting.message.id == message.correlation:
-                    queue.remove(waiting)
-                    if not queue:
-                        del service.waiting[link.name]
-                    del self._queued[link.name, message.correlation]
-                    waiting.credit.release()
-                    return
+            for id, waiting in service.waiting.pop(name, OrderedDict[bytes, _Waiting]()).items():
+                del self._queued[name, id]
+                waiting.credit.release()
 
     def found_reply(self, name: str, reply: BusMessage) -> None:
         """A reply of an earlier life waits in the outbox: its request needs no handler again."""
@@ -232,19 +253,21 @@ class RequestServing:
 
     def _start(self, service: _Service, link: Link, message: BusMessage, credit: Credit) -> None:
         credit.release()
-        service.begun(link.name)
+        size = len(message.body)
+        service.begun(link.name, size)
         request = (link.name, message.id)
         received = ReceivedRequest(message, link.name, link.peer, self._context.clock.now_ms())
-        self._running[request] = self._context.spawn(
-            self._handle(service, received, message),
+        handling = self._running[request] = _Handling()
+        handling.task = self._context.spawn(
+            self._handle(handling, service, received, message),
             "serve",
-            then=lambda: self._ended(service, request),
+            then=partial(self._ended, service, request, size),
         )
 
-    def _ended(self, service: _Service, request: RequestKey) -> None:
-        service.ended(request[0])
+    def _ended(self, service: _Service, request: RequestKey, size: int) -> None:
+        service.ended(request[0], size)
         del self._running[request]
-        while service.waiting and service.running < service.most and not self._context.is_closed:
+        while service.waiting and not service.is_full and not self._context.is_closed:
             link, message, credit, since = service.next()
             del self._queued[link.name, message.id]
             if message.ttl_ms is not None:
@@ -257,30 +280,36 @@ class RequestServing:
             self._start(service, link, message, credit)
 
     async def _handle(
-        self, service: _Service, received: ReceivedRequest, message: BusMessage
+        self,
+        handling: _Handling,
+        service: _Service,
+        received: ReceivedRequest,
+        message: BusMessage,
     ) -> None:
-        context = self._context
+        context, ttl_ms = self._context, message.ttl_ms
         started = context.loop.time()
         code, body = "", b""
+        if ttl_ms is not None:
+            handling.deadline = context.deadlines.add(started + ttl_ms / 1000, handling.come)
         try:
-            if message.ttl_ms is None:
-                answer = await service.handler(received)
-            else:
-                late = started + message.ttl_ms / 1000
-                answer = await _in_time(service.handler(received), context.deadlines, late)
+            answer = await service.handler(received)
             body = answer.encode() if isinstance(answer, str) else bytes(answer)
             if len(body) > _BODY_MAX:
                 raise OverLimit(f"the reply has {len(body)} bytes; the most is {_BODY_MAX}")
-        except _TooLate:
+        except asyncio.CancelledError:
+            if not handling.was_too_late():
+                raise
             context.counts["handlers_too_late"] += 1
             return
         except HoldfastError as error:
             code, body = told_code(error), error.message.encode()
         except Exception as error:
             code = self._failed(message.topic, error)
+        finally:
+            handling.end()
         left_ms = None
-        if message.ttl_ms is not None:
-            left_ms = max(0, message.ttl_ms - int((context.loop.time() - started) * 1000))
+        if ttl_ms is not None:
+            left_ms = max(0, ttl_ms - int((context.loop.time() - started) * 1000))
         reply = BusMessage(
             id=uuid8(sha256(_REPLY + context.key + message.id).digest()),
             kind=MessageKind.REPLY,
@@ -314,15 +343,20 @@ class RequestServing:
         if self._is_passing(asker):  # it asks again if the link is lost, and nobody keeps its lane
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
-        now = self._context.clock.now_ms()
         left_ms = BUS_TTL_MS if reply.ttl_ms is None else reply.ttl_ms
-        item = OutboxMessage(peer=asker, message=reply, created_at=now, expires_at=now + left_ms)
+        item = OutboxMessage(
+            peer=asker,
+            message=reply,
+            created_at=self._context.clock.now_ms(),
+            expires_at=self._context.counted_ms() + left_ms,
+        )
         try:
-            row = await guarded(self._context.store.enqueue_outbox(item))
-        except BusError as error:
+            row = await self._context.store.enqueue_outbox(item)
+        except Exception as error:
             # The asker asks again, or its time is over: it gets the reply from the book.
+            why = error if isinstance(error, BusError) else store_failed(error)
             self._context.counts["replies_not_kept"] += 1
-            log.warning("a reply to %s cannot be kept: %s", message.topic, error.message)
+            log.warning("a reply to %s cannot be kept: %s", message.topic, why.message)
             self._lane_of(asker).put_passing(Outgoing(reply, None))
             return
         self._lane_of(asker).put(row, item, at_once=len(self._running) == 1)

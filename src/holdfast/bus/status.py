@@ -50,5 +50,7 @@ class BusStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of others that are being handled."""
     counts: dict[str, int]
     """Events since the bus was bound, by name."""
+    warnings: list[str] = []
+    """What people should know: the code and a sentence."""
     problems: dict[str, str] = {}
     """Why there is no link to a wanted peer, by its name: the code and what it means."""

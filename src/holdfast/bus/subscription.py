@@ -1,8 +1,9 @@
 """A subscription: the messages of a pattern, for one reader that takes them at its own speed.
 
-The buffer holds so many messages. When it is full, nothing is dropped: messages that are kept stay
-in the store until there is room, others wait beyond the buffer, and for both the sender gets no
-credit back, so that it stops.
+The buffer holds so many messages. When it is full, messages that are kept stay in the store until
+there is room, others wait beyond the buffer, and for both the sender gets no credit back, so that
+it stops. That bounds what one link can bring; of a peer that comes again with a link after the
+other, while nobody reads, what exceeds a few windows is dropped and counted.
 
 A message that is kept is finished when the reader asks for the next one, or leaves without an
 error. Until then it belongs to this subscription; afterwards, unfinished, to the next one.
@@ -17,8 +18,13 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.bus.credit import Credit
 from holdfast.bus.received import ReceivedMessage
+from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.errors import BusClosed
-from holdfast.rules.limits import BUS_BUFFER_BYTES
+from holdfast.rules.limits import (
+    BUS_BEYOND_BYTES_MAX,
+    BUS_BEYOND_MAX,
+    BUS_BUFFER_BYTES,
+)
 
 if TYPE_CHECKING:
     from holdfast.bus.topics import Topics
@@ -40,6 +46,8 @@ class BusSubscription:
         self._bytes = 0
         """Of the bodies of these."""
         self._beyond: deque[tuple[ReceivedMessage, Credit]] = deque()
+        self._beyond_of: dict[PeerKey, tuple[int, int]] = {}
+        """How many of these came over links of a peer, and the bytes of their bodies."""
         self._reader: asyncio.Future[None] | None = None
         self._current: ReceivedMessage | None = None
         self._is_open = False
@@ -79,7 +87,8 @@ class BusSubscription:
         if not self._is_open:
             await self._open()
         if self._current is not None:
-            self._finish_current()
+            current, self._current = self._current, None
+            current.finish()
         while not self._ready:
             if self._error is not None:
                 raise self._error
@@ -95,6 +104,7 @@ class BusSubscription:
         self._bytes -= len(message.body)
         if self._beyond:
             waited, credit = self._beyond.popleft()
+            self._tally(waited, credit, -1)
             self._hold(waited)
             credit.release()
         elif not self.is_caught_up:
@@ -132,7 +142,8 @@ class BusSubscription:
 
     def add(self, message: ReceivedMessage) -> None:
         """A message for which there is room."""
-        self._hold(message)
+        self._ready.append(message)
+        self._bytes += len(message.body)
         if self._reader is not None:
             self._wake()
 
@@ -140,14 +151,26 @@ class BusSubscription:
         self._ready.append(message)
         self._bytes += len(message.body)
 
-    def add_passing(self, message: ReceivedMessage, credit: Credit) -> None:
-        """A message that is not kept anywhere else."""
+    def add_passing(self, message: ReceivedMessage, credit: Credit) -> bool:
+        """A message that is not kept anywhere else; False if it is dropped, because links of its
+        peer that have ended have left too much.
+        """
         if self.room > 0:
             self._hold(message)
         else:
+            count, size = self._beyond_of.get(credit.peer, (0, 0))
+            if count >= BUS_BEYOND_MAX or size >= BUS_BEYOND_BYTES_MAX:
+                return False
             credit.hold()
+            self._tally(message, credit, 1)
             self._beyond.append((message, credit))
         self._wake()
+        return True
+
+    def _tally(self, message: ReceivedMessage, credit: Credit, sign: int) -> None:
+        count, size = self._beyond_of.pop(credit.peer, (0, 0))
+        if count + sign:
+            self._beyond_of[credit.peer] = count + sign, size + sign * len(message.body)
 
     def fail(self, error: Exception) -> None:
         """The bus is closing: the reader gets this error when it has read what is there."""
@@ -160,6 +183,7 @@ class BusSubscription:
     def _drop_waiting(self) -> None:
         while self._beyond:
             self._beyond.popleft()[1].release()
+        self._beyond_of.clear()
         self._ready.clear()
         self._bytes = 0
 

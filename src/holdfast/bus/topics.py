@@ -38,15 +38,21 @@ class _Holding:
 
     __slots__ = ("credit", "finished", "late", "wanted_by")
 
-    def __init__(self, wanted_by: Sequence[BusSubscription], credit: Credit | None) -> None:
-        self.wanted_by = dict.fromkeys(wanted_by)
-        self.late: dict[BusSubscription, None] = {}
+    def __init__(
+        self,
+        wanted_by: dict[BusSubscription, None],
+        late: dict[BusSubscription, None] | None = None,
+        credit: Credit | None = None,
+    ) -> None:
+        self.wanted_by = wanted_by
+        self.late = late
         """Those of them that have had no room for it yet: so long the sender gets no credit."""
         self.credit = credit
         self.finished = False
 
     def taken(self, subscription: BusSubscription) -> None:
-        self.late.pop(subscription, None)
+        if self.late is not None:
+            self.late.pop(subscription, None)
         if not self.late and self.credit is not None:
             self.credit.release()
             self.credit = None
@@ -242,7 +248,8 @@ class Topics:
             self._context.counts["unheard"] += 1
         for subscription in wanted:
             received = ReceivedMessage(message, sender, key, now)
-            subscription.add_passing(received, credit)
+            if not subscription.add_passing(received, credit):
+                self._context.counts["passing_dropped"] += 1
         credit.release()
 
     def are_kept(
@@ -288,14 +295,22 @@ class Topics:
         woken once, and the sender gets its credit back in one piece.
         """
         taken: list[Credit] = []
+        topic: str | None = None
+        only: BusSubscription | None = None
         for row, (message, credit) in zip(rows, came, strict=True):
-            number, only = row.number, None
-            if message.kind is not MessageKind.REPLY:
-                only = self._only_reader(message.topic)
-            if only is None:
+            number = row.number
+            if message.topic != topic:
+                topic = message.topic
+                only = self._only_reader(topic)
+            if (
+                only is None
+                or message.kind is MessageKind.REPLY
+                or not only.is_caught_up
+                or only.room <= 0
+            ):
                 self._hand_out(row, credit)
             else:
-                self._held[number] = _Holding((only,), None)
+                self._held[number] = _Holding({only: None})
                 only.add(self._received(row, only))
                 only.cursor = number
                 taken.append(credit)
@@ -303,14 +318,14 @@ class Topics:
         Credit.release_all(taken)
 
     def _only_reader(self, topic: str) -> BusSubscription | None:
-        """The one subscription that wants messages of a topic, if it can have one more now."""
+        """The one subscription that wants messages of a topic; None if there are more, or none."""
         found: BusSubscription | None = None
         for one in self._subscriptions:
             if takes(one.pattern, topic):
                 if found is not None:
                     return None
                 found = one
-        return found if found is not None and found.is_caught_up and found.room > 0 else None
+        return found
 
     def _hand_out(self, row: InboxMessage, credit: Credit | None) -> None:
         if row.message.kind is MessageKind.REPLY:
@@ -322,8 +337,8 @@ class Topics:
             if credit is not None:
                 credit.release()
             return
-        holding = self._held[row.number] = _Holding(wanted, credit)
-        holding.late.update(holding.wanted_by)
+        wanted_by = dict.fromkeys(wanted)
+        holding = self._held[row.number] = _Holding(wanted_by, dict(wanted_by), credit)
         for subscription in wanted:
             if subscription.is_caught_up and subscription.room > 0:
                 subscription.add(self._received(row, subscription))
@@ -394,7 +409,7 @@ class Topics:
         if holding is None:
             if not takes(subscription.pattern, row.message.topic):
                 return
-            self._held[row.number] = _Holding([subscription], None)
+            self._held[row.number] = _Holding({subscription: None})
         elif subscription not in holding.wanted_by:
             return
         else:

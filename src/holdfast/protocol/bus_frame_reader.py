@@ -48,6 +48,12 @@ class FrameReader:
             self._late.append(data)
             self._late_bytes += len(data)
 
+    def drop(self) -> None:
+        """Forgets what was not taken: nothing follows."""
+        self._raw, self._at = b"", 0
+        self._late.clear()
+        self._late_bytes = 0
+
     def next(self) -> RawFrame | None:
         """The next frame, if it is whole. Raises OverLimit or BadAnswer if what comes cannot be
         one; then nothing after it can be read.
@@ -62,7 +68,11 @@ class FrameReader:
                     raise _impossible(length, self.body_bytes_max)
                 needed = _LENGTH_BYTES + length
                 if left >= needed:
-                    self._at = end = at + needed
+                    end = at + needed
+                    if left > needed:
+                        self._at = end
+                    else:  # it may be megabytes, and nothing may follow for long
+                        self._raw, self._at = b"", 0
                     return kind, stream, raw[at + _HEAD_BYTES : end]
             if left + self._late_bytes < needed:
                 return None

@@ -69,6 +69,7 @@ class FrameKind(IntEnum):
     MESH = 11
     RELAY = 12
     SETTLED = 13
+    NOTICE = 14
 
 
 class Stream(IntEnum):
@@ -117,6 +118,8 @@ class WelcomeFrame(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """What it may do, where the other side does not know it by itself."""
     addresses: Annotated[list[str], Meta(max_length=32)] = []
     """Where this peer listens."""
+    life: Annotated[bytes, Meta(max_length=16)] = b""
+    """A random mark of the process: it is another one whenever a bus is bound."""
 
 
 class AckFrame(msgspec.Struct, array_like=True, frozen=True):
@@ -142,6 +145,13 @@ class PingFrame(msgspec.Struct, array_like=True, frozen=True):
 
 class GoodbyeFrame(msgspec.Struct, array_like=True, frozen=True):
     """The last word of a side that closes a link on purpose."""
+
+    code: str
+    message: str = ""
+
+
+class NoticeFrame(msgspec.Struct, array_like=True, frozen=True):
+    """Something that people on the other side should know. The link goes on."""
 
     code: str
     message: str = ""
@@ -196,6 +206,7 @@ Told = (
     | InterestFrame
     | RelayFrame
     | SettledFrame
+    | NoticeFrame
 )
 
 _TYPES: Final[dict[FrameKind, type[Told]]] = {
@@ -210,6 +221,7 @@ _TYPES: Final[dict[FrameKind, type[Told]]] = {
     FrameKind.INTEREST: InterestFrame,
     FrameKind.RELAY: RelayFrame,
     FrameKind.SETTLED: SettledFrame,
+    FrameKind.NOTICE: NoticeFrame,
 }
 _decoders: Final = {kind: msgspec.msgpack.Decoder(type) for kind, type in _TYPES.items()}
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -34,9 +34,9 @@
     └── BusError           whatever the peer bus raises, each in one of the families above too
         └── directly         PeerUnreachable PeerClosing UnknownPeer BadSignature BadPayloadId
                              WrongRecipient BadSequence BusInboxFull PeerNameTaken
-                             CapabilityRefused NoResponder RequestTimedOut RequestCancelled
-                             RequestRefused MessageRefused BusClosed BusStoreFailed WrongKey
-                             DiscoveryFailed UnknownStream HandlerRefused CommandFailed
+                             PeerCopied CapabilityRefused NoResponder RequestTimedOut
+                             RequestCancelled RequestRefused MessageRefused BusClosed BusStoreFailed
+                             WrongKey DiscoveryFailed UnknownStream HandlerRefused CommandFailed
 
 Every error has a `code` for programs, a message that says what happened and a `hint` that says what
 to do. Only the leaves are raised. The docstring of a class says when it is raised; `make docs`
@@ -844,6 +844,16 @@ class PeerNameTaken(
     hint="one name is one process: end one of the two, or give it another name",
 ):
     """Two keys want to be one peer at the same time. The one that was there first stays."""
+
+
+class PeerCopied(
+    NotTrusted,
+    BusError,
+    code="peer_copied",
+    hint="a key belongs to one process: end the copy, and make a home of its own there: "
+    "holdfast init, then join again",
+):
+    """Two processes use one key at the same time. The one that has the link keeps it."""
 
 
 class CapabilityRefused(NotAllowed, BusError, code="capability_refused"):

@@ -789,6 +789,8 @@ BUS_PAGES_WINDOW_BYTES: Final = 4 * MIB
 BUS_TRANSPORT_BYTES: Final = 64 * KIB
 """What a link hands to the network before it waits: all that an urgent message has to queue
 behind."""
+BUS_FRAMES_A_TURN: Final = 256
+"""Frames of one link that are handled before it is the others' turn."""
 BUS_UNREAD_BYTES_MAX: Final = 8 * MIB
 """What a link holds for a peer that does not read; then the link is closed."""
 BUS_PING_MS: Final = 15 * SECOND_MS
@@ -807,6 +809,16 @@ BUS_BACK_MS: Final = SECOND_MS
 """The longest wait between two dials of a peer that said goodbye: it may be restarted."""
 BUS_BACK_MS_MAX: Final = 30 * SECOND_MS
 """For how long after its goodbye a peer is dialled so often; then the usual waits begin."""
+BUS_COPIED_MS: Final = 600 * SECOND_MS
+"""For how long it is shown that two processes use one key, after it was certain for the last time.
+"""
+BUS_LIVES_KEPT: Final = 8
+"""Processes that used one key, of which a peer remembers the marks; the oldest goes first."""
+BUS_LIVES_KEYS_MAX: Final = 4096
+"""Keys of which that is remembered; the one that was linked longest ago goes first."""
+BUS_LIVES_BACK: Final = 3
+"""So many times in turn processes with one key come back until that alone proves that they are
+two."""
 BUS_FAULTS_MAX: Final = 32
 """Bad frames and signatures that a peer may send in a row; then its link is closed."""
 BUS_FAULT_BACK_MS: Final = 10 * SECOND_MS
@@ -955,6 +967,8 @@ BUS_HEAD_BYTES: Final = 2 * KIB
 """Of a payload so much is left for topic, content type and the like; the rest is for the body."""
 BUS_SIGNED_EACH_MAX: Final = 64
 """The most messages in a parcel whose messages are signed one by one."""
+BUS_FRONTS_KEPT: Final = 256
+"""The fronts of parcels that are remembered: a peer says the same again and again."""
 BUS_GROUP_BYTES: Final = MIB
 """A receiver checks and stores about this much of one peer at a time, then it is others' turn."""
 BUS_LANE_ROWS: Final = 512
@@ -966,7 +980,13 @@ time: one message at least."""
 BUS_INBOX_PAGE_BYTES: Final = 4 * MIB
 """So much of the inbox is read at a time: one message at least."""
 BUS_BUFFER_BYTES: Final = 16 * MIB
-"""A subscription that holds this much has no room, however few messages that are."""
+"""A subscription that holds this much has no room, however few messages that are; neither has a
+program that has not acknowledged as much, nor a service that handles requests of this size."""
+BUS_BEYOND_MAX: Final = 32_768
+"""Published messages of one peer that wait beyond the buffer of a subscription; more are dropped.
+One link brings fewer: its windows are full before."""
+BUS_BEYOND_BYTES_MAX: Final = 32 * MIB
+"""Bytes of the bodies of these."""
 BUS_LANE_URGENT: Final = 64
 """Messages that are read nevertheless, of a priority of which none is in memory."""
 BUS_RELAY_HOPS_MAX: Final = 4
@@ -987,6 +1007,9 @@ BUS_SERVE_MAX: Final = 64
 """Requests of one service that are handled at the same time, unless its server says otherwise."""
 BUS_INTERESTS_MAX: Final = 1024
 """Topics and services, each, that one peer may listen to or serve; one more is refused."""
+BUS_ANNOUNCE_MS: Final = 50
+"""A peer is told what this one listens to and serves at once, and again after so long at the
+earliest: what changes meanwhile is told together."""
 BUS_ACK_MS: Final = 25
 """How long the acknowledgement of something that nobody waits for, a request or a reply, may wait
 for others to go with."""
@@ -998,6 +1021,8 @@ BUS_FINISH_MS: Final = 50
 write to go with: after a kill, they are handed out again."""
 BUS_TIDY_ALONG: Final = 16
 """So many messages that are done with go with the next write; fewer wait for that time."""
+BUS_CLOCK_NOTED_MS: Final = HOUR_MS
+"""How often a bus writes down what the clock shows, so that its next process notices a leap."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
 # Finding peers on a local network

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal
@@ -278,6 +280,31 @@ def test_B6_a_flood_of_silent_strangers_does_not_keep_a_peer_out(
                 writer.close()
             for one in mute:
                 one.transport.abort()
+
+    in_loop(run)()
+
+
+def test_B6_strangers_that_are_refused_and_never_close_have_only_so_many_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "BUS_STRANGERS_MAX", 4)
+
+    def refused(address: str) -> ssl.SSLSocket:
+        """A connection whose refusal has come and is not answered."""
+        host, _, port = address.rpartition(":")
+        one = client_context().wrap_socket(socket.create_connection((host, int(port))))
+        one.sendall(frame(FrameKind.HELLO, Stream.CONTROL, b"no hello"))
+        assert one.recv(FRAME_HEAD.size)[4] == FrameKind.GOODBYE
+        return one
+
+    async def run() -> None:
+        async with ana_alone() as ana:
+            rude = [await asyncio.to_thread(refused, ana.address) for _ in range(12)]
+            assert ana.links.counts[BadAnswer.code] == 12
+            assert len(ana.links._open) <= 5, "four wait for the end, one may be on its way there"
+            await RawLink(HIGH, net()).link(ana.address, ana.key)
+            for one in rude:
+                one.close()
 
     in_loop(run)()
 

@@ -154,6 +154,7 @@ def test_B6_a_stranger_is_not_spoken_with() -> None:
             with pytest.raises(PeerUnreachable):
                 await ana.ping("ben", wait_ms=0)
             assert ben.status().peers == []
+            assert ben.status().counts["link_zone_not_trusted"] >= 1
 
     run(story())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.bus.message import MessageKind
+from holdfast.rules.limits import DAY_MS
 from support.mesh_stores import NOW, SetClock, waiting_for
 
 
@@ -25,6 +26,17 @@ async def test_B4_a_message_waits_once_for_a_peer(store: MeshStore) -> None:
     assert await store.enqueue_outbox(waiting_for("ben", 1)) == first
     assert await store.enqueue_outbox(waiting_for("ana", 1)) != first
     assert len(await store.due_outbox()) == 2
+
+
+async def test_B4_an_id_that_a_caller_gave_belongs_to_its_first_request(store: MeshStore) -> None:
+    ids = [b"%016d" % number for number in range(3)]
+    for id in reversed(ids):
+        assert await store.claim_id(id, b"a" + id + bytes(15), NOW + DAY_MS) == b"a" + id + bytes(
+            15
+        )
+    for id in ids:
+        assert await store.claim_id(id, b"b" * 32, NOW + DAY_MS) == b"a" + id + bytes(15)
+    assert await store.claim_id(b"%016d" % 9, b"c" * 32, NOW + DAY_MS) == b"c" * 32
 
 
 async def test_B4_urgent_messages_overtake_and_order_is_kept_within_a_priority(
@@ -70,6 +82,21 @@ async def test_B4_what_has_expired_is_not_sent_and_is_told_once(
     expired = await store.expire_outbox()
     assert [item.message for item in expired] == [waiting_for("ben", 1).message]
     assert await store.expire_outbox() == []
+
+
+async def test_B4_a_clock_that_leaps_ahead_ends_nothing_that_waits(
+    store: MeshStore, clock: SetClock
+) -> None:
+    waiting = [waiting_for("ben", 1, expires_at=NOW + 7 * DAY_MS)]
+    waiting.append(waiting_for("ben", 2, kind=MessageKind.REQUEST, expires_at=NOW + DAY_MS))
+    ids = [await store.enqueue_outbox(one) for one in waiting]
+    assert await store.expire_outbox() == []
+    for at in (NOW + 400 * DAY_MS, NOW + 401 * DAY_MS, NOW + 2 * DAY_MS, NOW):
+        clock.at = at
+        assert await store.expire_outbox() == []
+        assert [id for id, _ in await store.outbox_of("ben", 9)] == ids
+        assert [id for id, _ in await store.due_outbox()] == ids
+    assert store.counted.now_ms() - NOW < DAY_MS
 
 
 async def test_B4_what_a_peer_will_never_take_is_not_tried_again(store: MeshStore) -> None:

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.bus.received import ReceivedRequest
+from holdfast.node.library.bus import NodeBus
 from holdfast.node.library.node import Node
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
     BusClosed,
+    IdempotencyKeyReused,
     NoResponder,
     OverLimit,
     RequestRefused,
@@ -209,6 +211,39 @@ def test_B4_U1_the_same_id_arrives_once(pair: tuple[Node, Node]) -> None:
         assert bo.bus.send("ana", "once", id=id).state == "delivered"
     with ana.bus.subscribe() as messages:
         assert messages.take(PATIENCE_MS) is not None
+        assert messages.take(timeout_ms=200) is None
+
+
+def _other_requests(bus: NodeBus, to: str, id: str) -> list[Callable[[], object]]:
+    """All that differ in one thing from a message `first` of the topic `t`."""
+    return [
+        lambda: bus.send(to, "second", topic="t", id=id, wait_ms=1),
+        lambda: bus.send(to, "first", topic="u", id=id, wait_ms=1),
+        lambda: bus.send(to, "first", topic="t", priority="low", id=id, wait_ms=1),
+        lambda: bus.send(to, "first", topic="t", content_type="text/x", id=id, wait_ms=1),
+        lambda: bus.send("cleo", "first", topic="t", id=id, wait_ms=1),
+        lambda: bus.publish("t", "first", id=id),
+        lambda: bus.request(to, "t", "first", id=id),
+    ]
+
+
+def test_B4_U1_an_id_that_was_given_for_something_else_is_a_conflict(
+    pair: tuple[Node, Node],
+) -> None:
+    ana, bo = pair
+    for node in pair:
+        trust_of(node).trust(card_of("cleo", public_key(b"c" * 32)))
+    id = "01900000-0000-7000-8000-000000000001"
+    for node, to in ((bo, "ana"), (ana, "bo")):  # in the process, and by way of a daemon
+        assert node.bus.send(to, "first", topic="t", id=id, wait_ms=PATIENCE_MS).id
+        for ask in _other_requests(node.bus, to, id):
+            with pytest.raises(IdempotencyKeyReused):
+                ask()
+        assert node.bus.send(to, "first", topic="t", id=id).state == "delivered", "tried again"
+    with ana.bus.subscribe("t") as messages:
+        first = messages.take(PATIENCE_MS)
+        assert first is not None
+        assert first.text == "first"
         assert messages.take(timeout_ms=200) is None
 
 

@@ -3,10 +3,11 @@
 While two peers say hello, frames are taken one at a time (`next_frame`), and reading stops when the
 other side sends more than a hello has. Then a link takes over and gets every frame as it comes.
 
-Many frames come with one piece of bytes, and everything that is sent in one turn of the loop leaves
-with one write. Frames of the link itself go first. The rest leaves in the order in which it was
-handed over: whoever sends asks `is_full` first, so that nothing waits here that something more
-urgent would have to overtake.
+Many frames come with one piece of bytes. So many are handed on in one turn of the loop, then it is
+others' turn: tens of thousands of tiny frames fit into what a socket hands over at once. Everything
+that is sent in one turn leaves with one write. Frames of the link itself go first. The rest leaves
+in the order in which it was handed over: whoever sends asks `is_full` first, so that nothing waits
+here that something more urgent would have to overtake.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from holdfast.protocol.bus_frames import (
 from holdfast.rules.errors import HoldfastError, PeerUnreachable
 from holdfast.rules.limits import (
     BUS_CLOSE_MS_MAX,
+    BUS_FRAMES_A_TURN,
     BUS_TRANSPORT_BYTES,
     BUS_UNREAD_BYTES_MAX,
     SECOND_MS,
@@ -70,6 +72,8 @@ class FrameConnection(asyncio.Protocol):
         self._flushing = False
         """A write is due before the loop waits."""
         self._is_paused = False
+        self._is_behind = False
+        """Frames have come that are handed on in the next turn."""
         self._is_closing = False
         self._gone: Exception | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -91,7 +95,8 @@ class FrameConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         if self._sink is not None:
-            self._hand_on(self._sink)
+            if not self._is_behind:
+                self._hand_on(self._sink)
             return
         if self._reader.held > HELLO_FRAME_BYTES_MAX:
             self._open().pause_reading()
@@ -106,7 +111,11 @@ class FrameConnection(asyncio.Protocol):
             self._sink.may_send()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        while self._is_behind:  # what came before the end counts
+            self._go_on()
         self._is_closing, self._gone = True, exc
+        if self._sink is not None:
+            self._reader.drop()  # whoever still knows this connection holds no bytes by it
         if not self.closed.done():
             self.closed.set_result(None)
         self._wake()
@@ -144,14 +153,35 @@ class FrameConnection(asyncio.Protocol):
         # What is sent meanwhile leaves with one write at the end, in this turn.
         self._flushing = True
         sink.heard()
-        next_frame, take = self._reader.next, sink.take
+        next_frame, take, left = self._reader.next, sink.take, BUS_FRAMES_A_TURN
         try:
             while not self._is_closing and (frame := next_frame()) is not None:
                 take(frame)
+                left -= 1
+                if not left:
+                    self._is_behind = True
+                    break
         except HoldfastError as error:
             sink.broken(error)
         sink.all_taken()
-        self._flush()
+        if self._out or self._first:
+            self._flush()
+        else:
+            self._flushing = False
+        if self._is_behind and not self._is_closing:
+            self._open().pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Hands on what the turn before has left."""
+        if not self._is_behind:
+            return
+        self._is_behind = False
+        if self._sink is None or self._is_closing:
+            return
+        self._hand_on(self._sink)
+        if not self._is_behind and not self._is_closing:
+            self._open().resume_reading()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -173,29 +203,28 @@ class FrameConnection(asyncio.Protocol):
         """Sends a frame, with all others of this turn, or `at_once`. Nothing happens on a closed
         connection.
         """
+        head = FRAME_HEAD.pack(len(body) + 2, kind, stream)
+        if at_once and not self._flushing:  # then nothing else waits here
+            if not self._is_closing:
+                self._open().write(head + body)
+            if self._is_paused:
+                self._look_at_unsent()
+            return
         out = self._first if stream is Stream.CONTROL else self._out
-        out.append(FRAME_HEAD.pack(len(body) + 2, kind, stream))
+        out.append(head)
         out.append(body)
         self._out_bytes += len(body)
-        if self._flushing:
-            return
-        if at_once:
-            self._flush()
-        else:
+        if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         was_full = self._out_bytes >= BUS_TRANSPORT_BYTES
         self._write_out()
-        sink = self._sink
-        if sink is None or self._is_closing:
-            return
-        if not self._is_paused:
-            if was_full:
-                sink.may_send()
-        elif self.unsent > BUS_UNREAD_BYTES_MAX:
-            sink.broken(PeerUnreachable("the peer does not read what it is sent"))
+        if self._is_paused:
+            self._look_at_unsent()
+        elif was_full and not self._is_closing and self._sink is not None:
+            self._sink.may_send()
 
     def _write_out(self) -> None:
         out = self._first + self._out if self._first else self._out
@@ -205,6 +234,12 @@ class FrameConnection(asyncio.Protocol):
         self._first, self._out, self._out_bytes = [], [], 0
         if not self._is_closing:
             self._open().write(b"".join(out))
+
+    def _look_at_unsent(self) -> None:
+        if self._sink is None or self._is_closing:
+            return
+        if self.unsent > BUS_UNREAD_BYTES_MAX:
+            self._sink.broken(PeerUnreachable("the peer does not read what it is sent"))
 
     # --- the end -----------------------------------------------------------------------------
 

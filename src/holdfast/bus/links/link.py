@@ -66,6 +66,7 @@ _HANDED_ON: Final = (
     (FrameKind.ACK, Stream.CONTROL),
     (FrameKind.INTEREST, Stream.CONTROL),
     (FrameKind.SETTLED, Stream.CONTROL),
+    (FrameKind.NOTICE, Stream.CONTROL),
 )
 """The frames that are not the link's own business, with the streams that they may come on."""
 _OWN: Final = (FrameKind.CREDIT, FrameKind.PING, FrameKind.PONG, FrameKind.GOODBYE)

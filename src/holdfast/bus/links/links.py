@@ -35,6 +35,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     InviteEnded,
     MemberBarred,
+    PeerCopied,
     PeerNameTaken,
     PeerUnreachable,
     TooMany,
@@ -56,7 +57,7 @@ log = logging.getLogger("holdfast")
 
 _END_S = 2 * BUS_CLOSE_MS_MAX / SECOND_MS
 
-_TOLD = (CapabilityRefused, InviteEnded, MemberBarred, PeerNameTaken)
+_TOLD = (CapabilityRefused, InviteEnded, MemberBarred, PeerCopied, PeerNameTaken)
 _Unit = TaskUnit[DialState, Dial]
 
 
@@ -77,13 +78,15 @@ class BusLinks:
         jitter: Callable[[], float],
         now_ms: Callable[[], int],
         missed: Callable[[PeerKey], None] = _ignore_key,
+        copied: Callable[[PeerKey], None] = _ignore_key,
         former: Sequence[KeySuccession] = (),
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`missed` gets the keys of a peer that was at none of its addresses; `changed` hears when
-        it stands otherwise with a wanted peer. `former`: how this peer came to its key.
+        """`missed` gets the keys of a peer that was at none of its addresses, `copied` those of one
+        that has a link with another process of our key; `changed` hears when it stands otherwise
+        with a wanted peer. `former`: how this peer came to its key.
         """
-        self._missed, self._changed = missed, changed
+        self._missed, self._copied, self._changed = missed, copied, changed
         self._greeter = Greeter(seed, events, random, former)
         self.key = self._greeter.key
         self._net, self._events, self._jitter, self._now_ms = net, events, jitter, now_ms
@@ -95,6 +98,8 @@ class BusLinks:
         """Peers to whom a dial of ours has sent its proof; done when that has ended."""
         self._up: dict[PeerKey, PeerLink] = {}
         self._open: dict[FrameConnection, None] = {}
+        self._refused: dict[FrameConnection, None] = {}
+        """Those that were told why and have not closed yet, the oldest first."""
         self._faults: dict[PeerKey, Allowance] = {}
         self._supervisor: Supervisor[str, _Unit] = Supervisor(self._begin)
         self._wanted: dict[str, WantedPeer] = {}
@@ -220,6 +225,14 @@ class BusLinks:
         goodbye = GoodbyeFrame(error.code, why)
         connection.send(FrameKind.GOODBYE, Stream.CONTROL, told(FrameKind.GOODBYE, goodbye))
         connection.close()
+        # A stranger that closes nothing has a file descriptor of ours until the time for it is
+        # over. A flood of them must not take all: the goodbye of the oldest has long left.
+        if len(self._refused) >= BUS_STRANGERS_MAX:
+            oldest = next(iter(self._refused))
+            del self._refused[oldest]
+            oldest.abort()
+        self._refused[connection] = None
+        connection.closed.add_done_callback(lambda _: self._refused.pop(connection, None))
 
     async def dial(self, address: str, keys: Collection[PeerKey]) -> PeerLink:
         """A link to the peer with one of these keys, by this address. Raises PeerUnreachable, or
@@ -238,6 +251,9 @@ class BusLinks:
             raise PeerUnreachable(f"{address} did not say hello in time") from None
         except HoldfastError as error:
             self.counts[error.code] += 1
+            if isinstance(error, PeerCopied):
+                for key in keys:
+                    self._copied(key)
             raise
         finally:
             for peer in settled:

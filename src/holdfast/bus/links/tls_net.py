@@ -128,12 +128,10 @@ class _TlsTransport(asyncio.Transport):
     def __init__(self, real: asyncio.Transport, digest: bytes) -> None:
         super().__init__()
         self._real, self._digest = real, digest
+        self.write = real.write  # type: ignore[method-assign]  # no step between, for each message
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._digest if name == CERTIFICATE else self._real.get_extra_info(name, default)
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._real.write(data)
 
     def get_write_buffer_size(self) -> int:
         return self._real.get_write_buffer_size()

@@ -166,6 +166,7 @@ class LocalBus:
             topics=found.topics,
             services=found.services,
             counts=found.counts,
+            warnings=found.warnings,
             meshes=self.exchanged(),
         )
 

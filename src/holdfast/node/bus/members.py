@@ -20,6 +20,7 @@ from nacl.signing import SigningKey
 from holdfast.bus.links.link import CLOSING
 from holdfast.bus.ports import Link, LinkPart, Peer
 from holdfast.node.bus import take_over
+from holdfast.node.bus.left_meshes import left_mesh, note_back
 from holdfast.node.bus.member_peers import HeldMesh, MemberPeers
 from holdfast.node.bus.meshes.backfill import switch_on
 from holdfast.node.bus.owner import MemberRequest, MeshOwner
@@ -258,7 +259,8 @@ class MeshMembers:
         self, tx: Transaction, title: str, members: MemberList, capability: Capability
     ) -> None:
         now, mesh = self._engine.ctx.now_ms(), members.mesh
-        _check_free(tx, mesh, members.owner)
+        _check_free(tx, mesh, members.owner, members.id)
+        note_back(tx, mesh)
         if tx.mesh_get(mesh) is None:
             tx.mesh_add(MeshRow(slug=mesh, name=title or mesh, created_at=now, updated_at=now))
         held = tx.bus_mesh_get(mesh)
@@ -532,12 +534,16 @@ def _host(link: Link) -> str:
     return link.address.rpartition(":")[0] if link.dialled else link.address
 
 
-def _check_free(tx: Reader, mesh: str, owner: bytes) -> bool:
-    """Whether the mesh is here by an earlier join; AlreadyExists if another has its name."""
+def _check_free(tx: Reader, mesh: str, owner: bytes, id: bytes | None = None) -> bool:
+    """Whether the mesh is here by an earlier join; AlreadyExists if another has its name. One that
+    was left may be joined again if it has the same `id`, which the owner's list tells.
+    """
     row, held = tx.mesh_get(mesh), tx.bus_mesh_get(mesh)
     if held is not None and held.owner == owner:
         return True
-    if held is not None or row is not None:
+    left = left_mesh(tx, mesh)
+    is_back = left is not None and id in (None, left)
+    if held is not None or (row is not None and not is_back):
         raise AlreadyExists(
             f"this home has another mesh {mesh!r}",
             hint="join with another home (--home FOLDER), or copy the mesh under another name: "

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from nacl.signing import SigningKey
 
+from holdfast.node.bus.left_meshes import note_back, note_left
 from holdfast.node.bus.meshes.backfill import switch_off, switch_on
 from holdfast.node.bus.take_over import is_due, take_over
 from holdfast.node.core.engine import NodeEngine
@@ -113,6 +114,7 @@ class BusSharing:
                 made = first_list(key, mesh, id, self._own_key.name, now)
                 row = BusMeshRow(mesh=mesh, owner=made.owner, members=made.raw, joined_at=now)
                 tx.bus_mesh_put(row)
+                note_back(tx, mesh)
             return self._shown(row)
 
         self._engine.require_mesh(mesh)
@@ -329,11 +331,13 @@ class BusSharing:
         """
 
         def work(tx: Transaction) -> None:
-            if self._is_ours(self._row(tx, mesh)) and not remove:
+            row = self._row(tx, mesh)
+            if self._is_ours(row) and not remove:
                 raise Conflict(
                     f"{mesh!r} is yours: if you leave, its members lose it within a month",
                     hint=f"if that is what you want: holdfast mesh leave {mesh} --remove",
                 )
+            note_left(tx, trusted_list(row.members), self._now())
             tx.bus_mesh_drop(mesh)
 
         self._engine.write("mesh.leave", work)

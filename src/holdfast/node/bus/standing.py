@@ -95,5 +95,7 @@ class BusStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What is answered here."""
     counts: dict[str, int]
     """What has happened since the bus was bound, by name."""
+    warnings: list[str] = []
+    """What people should know: a code, and a sentence. `peer_copied`: two processes use one key."""
     meshes: MeshExchangeView = MeshExchangeView()
     """What is exchanged of meshes, with whom, and what a person has to look at."""

@@ -31,6 +31,7 @@ from holdfast.rules.errors import (
     BusStoreFailed,
     CapabilityRefused,
     HoldfastError,
+    IdempotencyKeyReused,
     InviteEnded,
     MessageRefused,
     NoResponder,
@@ -72,7 +73,10 @@ routes = Routes()
     "/v1/bus/send",
     request=documents.BusSend,
     answers={200: documents.BusSent},
-    errors=(UnknownPeer, PeerUnreachable, MessageRefused, RequestCancelled, *_ANY_CALL),
+    errors=(
+        *(UnknownPeer, PeerUnreachable, MessageRefused, RequestCancelled, IdempotencyKeyReused),
+        *_ANY_CALL,
+    ),
     example="""-d '{"to":"bo","body":"it is done"}'""",
     local_only=True,
 )
@@ -101,7 +105,7 @@ async def _send(call: NodeRequest) -> Response:
     "/v1/bus/publish",
     request=documents.BusPublish,
     answers={200: documents.BusPublished},
-    errors=(RequestCancelled, *_ANY_CALL),
+    errors=(RequestCancelled, IdempotencyKeyReused, *_ANY_CALL),
     example="""-d '{"topic":"builds.linux","body":"green"}'""",
     local_only=True,
 )
@@ -129,6 +133,7 @@ async def _publish(call: NodeRequest) -> Response:
     answers={200: documents.BusAnswer},
     errors=(
         *(UnknownPeer, PeerUnreachable, NoResponder, RequestTimedOut, RequestRefused),
+        IdempotencyKeyReused,
         *(RequestCancelled, MessageRefused, *_ANY_CALL),
     ),
     example="""-d '{"to":"bo","service":"resize","body":"cat.png"}'""",
@@ -323,7 +328,8 @@ async def _calls(
             yield first
             while call.api.phase != "stopping":
                 if await call.until_ended(_in_time(stream.has_events())):
-                    yield stream.take_events()
+                    if told := stream.take_events():  # a cancel takes back what was not told
+                        yield told
                 elif call.has_ended:
                     return
                 else:

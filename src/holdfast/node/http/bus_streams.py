@@ -22,6 +22,7 @@ from holdfast.node.bus.documents import content_fields
 from holdfast.rules.errors import UnknownStream
 from holdfast.rules.ids import id_text
 from holdfast.rules.keys import text_of
+from holdfast.rules.limits import BUS_BUFFER_BYTES
 
 _NAME_BYTES: Final = 16
 
@@ -35,12 +36,15 @@ class MessageStream:
     last: int = 0
     """The number of the last one."""
     _given: OrderedDict[int, ReceivedMessage] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+    """Of the bodies of these."""
     _room: asyncio.Event = field(default_factory=asyncio.Event)
 
     def give(self, message: ReceivedMessage) -> bytes:
         """The message as an event; it is held until it is acknowledged."""
         self.last += 1
         self._given[self.last] = message
+        self._bytes += len(message.body)
         mail = documents.BusMail(
             number=self.last,
             id=id_text(message.id),
@@ -59,13 +63,16 @@ class MessageStream:
         found = [self._given.pop(number, None) for number in numbers]
         for message in found:
             if message is not None:
+                self._bytes -= len(message.body)
                 message.finish()
         self._room.set()
         return any(message is not None for message in found)
 
     async def has_room(self) -> bool:
-        """Waits until the program has acknowledged enough to get more."""
-        while len(self._given) >= self.window:
+        """Waits until the program has acknowledged enough to get more: so many messages, or so
+        many bytes, because a few hundred large ones are too much to hold.
+        """
+        while len(self._given) >= self.window or self._bytes >= BUS_BUFFER_BYTES:
             self._room.clear()
             await self._room.wait()
         return True
@@ -78,7 +85,8 @@ class RequestStream:
     name: str = ""
     last: int = 0
     _asked: dict[int, asyncio.Future[documents.BusReplyGiven]] = field(default_factory=dict)
-    _events: list[bytes] = field(default_factory=list)
+    _events: dict[int, bytes] = field(default_factory=dict)
+    """What the program has not been told yet, by the number of the call."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, request: ReceivedRequest) -> documents.BusReplyGiven:
@@ -97,11 +105,14 @@ class RequestStream:
         )
         answer: asyncio.Future[documents.BusReplyGiven]
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        self._tell(event("request", call))
+        self._tell(number, event("request", call))
         try:
             return await answer
         except asyncio.CancelledError:
-            self._tell(event("cancel", documents.BusCallEnded(number)))
+            # Of a call that a program which reads nothing has not heard of, it hears nothing: an
+            # asker that asks and cancels for ever must not fill the memory.
+            if self._events.pop(number, None) is None:
+                self._tell(number, event("cancel", documents.BusCallEnded(number)))
             raise
         finally:
             del self._asked[number]
@@ -121,8 +132,8 @@ class RequestStream:
         return True
 
     def take_events(self) -> bytes:
-        events, self._events = self._events, []
-        return b"".join(events)
+        events, self._events = self._events, {}
+        return b"".join(events.values())
 
     def end(self) -> None:
         """The program is gone: what it had is answered by a refusal."""
@@ -133,8 +144,8 @@ class RequestStream:
                     documents.BusReplyGiven(call=number, code="server_gone", message=message)
                 )
 
-    def _tell(self, piece: bytes) -> None:
-        self._events.append(piece)
+    def _tell(self, number: int, piece: bytes) -> None:
+        self._events[number] = piece
         self._news.set()
 
 

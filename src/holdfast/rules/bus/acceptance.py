@@ -53,12 +53,26 @@ def judge_arrivals(
     """Judges messages of one sender in the order in which they came. `nonces` and `ids` are the
     ones that the store knows; a message also knows those before it in this batch.
     """
-    many = len(arrivals) > 1 and not window
-    if many and _all_new(before.highest, arrivals, nonces, ids):
+    if len(arrivals) == 1 and not window:
+        return _judge_one(before, arrivals[0], nonces, ids)
+    if arrivals and not window and _all_new(before.highest, arrivals, nonces, ids):
         taken = [arrival.sequence for arrival in arrivals]
         all_nonces = [arrival.nonce for arrival in arrivals]
         return Acceptance([_NEW] * len(taken), _moved(before, taken), list(arrivals), all_nonces)
     return _judge_each(before, arrivals, nonces, ids, window=window)
+
+
+def _judge_one(
+    before: Window, arrival: SignedArrival, nonces: Container[bytes], ids: Container[bytes]
+) -> Acceptance:
+    """As `_judge_each`, for one that came alone: so do most requests and replies."""
+    sequence, nonce = arrival.sequence, arrival.nonce
+    if nonce in nonces or not is_above(before.highest, sequence):
+        return Acceptance([_REPLAY], before, [], [])
+    moved = _moved(before, (sequence,))
+    if arrival.message.id in ids:
+        return Acceptance([_DUPLICATE], moved, [], [nonce])
+    return Acceptance([_NEW], moved, [arrival], [nonce])
 
 
 def _all_new(

@@ -15,6 +15,7 @@ from holdfast.rules.limits import (
     BUS_PARCEL_BYTES,
     BUS_PARCEL_MESSAGES_MAX,
     BUS_SIGNED_EACH_MAX,
+    KIB,
 )
 
 FRONT_BYTES: Final = 256
@@ -24,6 +25,8 @@ _VERIFY_US: Final = 55
 _HASH_US_PER_KIB: Final = 2
 _HOP_US: Final = 75
 """What a signature, a hash and a hop to a thread cost; only their proportions matter."""
+CHECKED_AT_ONCE: Final = (2 * _HOP_US - _VERIFY_US) // _HASH_US_PER_KIB * KIB
+"""A parcel of one message that has no more bytes is never worth a thread."""
 
 
 def parcel_bytes(payload: int, mode: SigningMode) -> int:

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.rules.bus.counted_clock import CountedClock
 from holdfast.rules.bus.message import BusMessage
 
 PeerKey = bytes
@@ -119,6 +120,10 @@ class MeshStore(Protocol):
 
     # --- on top ------------------------------------------------------------------------------
 
+    @property
+    def counted(self) -> CountedClock:
+        """By which messages in the outbox run out of time, and may go again."""
+
     async def incarnation(self) -> bytes:
         """16 random bytes, new whenever the store may have gone back in time."""
 
@@ -145,6 +150,11 @@ class MeshStore(Protocol):
     async def settle_ids(self, name: str, waiting: Collection[bytes]) -> None:
         """A sender, by the name under which its ids are known, sends none of its messages again but
         those that wait: ids of others may be forgotten.
+        """
+
+    async def claim_id(self, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        """For which request a caller of this peer has given an id, by its fingerprint: this one, if
+        the id is new, and then it stays known until a counted time. Durable before it returns.
         """
 
     async def outbox_peers(self) -> list[str]:

@@ -18,6 +18,7 @@ from msgspec import Meta
 from holdfast.rules.bus.signed_envelope import check_bus_name
 from holdfast.rules.envelope import Priority
 from holdfast.rules.errors import BadEnvelope, BadId, BadInput, OverLimit
+from holdfast.rules.fingerprint import fingerprint_2
 from holdfast.rules.ids import check_id
 from holdfast.rules.limits import BUS_PAYLOAD_BYTES_MAX, BUS_TTL_MS_MAX, REASON_CHARS_MAX
 
@@ -100,6 +101,20 @@ def bus_subject(head: bytes) -> tuple[str, str]:
     """What a stored message does, as `bus.send`, and its topic: for lists of what waits."""
     message = _decoder.decode(head)
     return f"bus.{message.kind.name.lower()}", message.topic
+
+
+def bus_fingerprint(to: str, message: BusMessage) -> bytes:
+    """What a caller asks for under an id: two requests with one fingerprint are one request, tried
+    twice. How long it may wait is no part of it.
+    """
+    return fingerprint_2(
+        kind=f"bus.{message.kind.name.lower()}",
+        ref=to,
+        reply_to=message.topic,
+        priority=message.priority,
+        content_type=message.content_type,
+        body=message.body,
+    )
 
 
 def check_message(message: BusMessage) -> BusMessage:

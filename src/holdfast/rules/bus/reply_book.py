@@ -26,7 +26,8 @@ class ReplyBook:
         return len(self._kept)
 
     def add(self, request: RequestKey, reply: BusMessage, until_ms: int) -> None:
-        self._forget(request)
+        if request in self._kept:
+            self._forget(request)
         self._kept[request] = (reply, until_ms)
         self._bytes += len(reply.body)
         while len(self._kept) > self._most or (

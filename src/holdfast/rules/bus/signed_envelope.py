@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -49,6 +50,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.keys import KEY_BYTES
 from holdfast.rules.limits import (
+    BUS_FRONTS_KEPT,
     BUS_NAME_BYTES_MAX,
     BUS_PARCEL_BYTES_MAX,
     BUS_PARCEL_MESSAGES_MAX,
@@ -70,6 +72,9 @@ _MANY: Final = b"holdfast bus batch 1\0"
 _FRONT: Final = Struct(f">BB{KEY_BYTES}sH")
 _COUNT: Final = Struct(">I")
 _HEAD: Final = Struct(f">{NONCE_BYTES}sQ{PAYLOAD_ID_BYTES}s")
+_SIGNED_FROM: Final = 2
+"""Version and mode are not signed: the domain tag says them."""
+_RECIPIENT_LENGTH_AT: Final = _FRONT.size - 2
 
 
 class SigningMode(IntEnum):
@@ -129,6 +134,8 @@ class SignedHead(NamedTuple):
 class SignedParcel(msgspec.Struct, frozen=True, gc=False):
     """Messages of one sender for one recipient, as they travel."""
 
+    front: bytes
+    """What stands before the signatures. Mode, sender and recipient are read from it."""
     mode: SigningMode
     sender: bytes
     recipient: Recipient
@@ -182,48 +189,69 @@ def sign_parcel(
     """The bytes of a parcel. Its messages get consecutive numbers, and 24 bytes of `nonces`
     each.
     """
-    count = len(payloads)
-    _check_count(count)
-    if len(nonces) != count * NONCE_BYTES:
-        raise BadInput(f"{count} messages need {count * NONCE_BYTES} bytes of nonces")
-    if not 1 <= first_sequence <= SEQUENCE_MAX - count:
-        raise OverLimit(f"{first_sequence} is no sequence number that messages can begin at")
-    heads = b"".join(
-        [
-            _HEAD.pack(
-                nonces[at * NONCE_BYTES : (at + 1) * NONCE_BYTES],
-                first_sequence + at,
-                blake3(payload).digest(),
-            )
-            for at, payload in enumerate(payloads)
-        ]
-    )
-    sender, to = bytes(key.verify_key), recipient.encode()
-    secret = bytes(key) + sender
-    signatures = b"".join(
-        [
+    return ParcelSigner(key, recipient, mode).sign(payloads, first_sequence, nonces)
+
+
+class ParcelSigner:
+    """Signs what one peer sends to one recipient: what is the same in all of it is made once."""
+
+    __slots__ = ("_front", "_front_of_one", "_mode", "_secret", "_text_of_one")
+
+    def __init__(self, key: SigningKey, recipient: Recipient, mode: SigningMode) -> None:
+        sender, to = bytes(key.verify_key), recipient.encode()
+        self._mode = mode
+        self._secret = bytes(key) + sender
+        self._front = _FRONT.pack(VERSION, mode, sender, len(to)) + to
+        self._front_of_one = self._front + _COUNT.pack(1)
+        self._text_of_one = _signed_front(mode, self._front_of_one)
+
+    def sign(self, payloads: Sequence[bytes], first_sequence: int, nonces: bytes) -> bytes:
+        """The bytes of a parcel, as `sign_parcel` has them."""
+        count = len(payloads)
+        _check_count(count)
+        if len(nonces) != count * NONCE_BYTES:
+            raise BadInput(f"{count} messages need {count * NONCE_BYTES} bytes of nonces")
+        if not 1 <= first_sequence <= SEQUENCE_MAX - count:
+            raise OverLimit(f"{first_sequence} is no sequence number that messages can begin at")
+        if count > 1:
+            return self._sign_many(payloads, first_sequence, nonces)
+        payload = payloads[0]
+        length = len(payload)
+        if length > BUS_PAYLOAD_BYTES_MAX:
+            raise _too_large(length)
+        head = _HEAD.pack(nonces, first_sequence, blake3(payload).digest())
+        signature = crypto_sign(self._text_of_one + head, self._secret)[:SIGNATURE_BYTES]
+        return b"".join((self._front_of_one, signature, _COUNT.pack(length), head, payload))
+
+    def _sign_many(self, payloads: Sequence[bytes], first_sequence: int, nonces: bytes) -> bytes:
+        count, secret = len(payloads), self._secret
+        heads = b"".join(
+            [
+                _HEAD.pack(
+                    nonces[at * NONCE_BYTES : (at + 1) * NONCE_BYTES],
+                    first_sequence + at,
+                    blake3(payload).digest(),
+                )
+                for at, payload in enumerate(payloads)
+            ]
+        )
+        front = self._front + _COUNT.pack(count)
+        signatures = [
             crypto_sign(text, secret)[:SIGNATURE_BYTES]
-            for text in _signed_texts(mode, sender, to, heads)
+            for text in _signed_texts(self._mode, front, heads)
         ]
+        lengths = [len(payload) for payload in payloads]
+        raw = b"".join((front, *signatures, _lengths(count).pack(*lengths), heads, *payloads))
+        if max(lengths) > BUS_PAYLOAD_BYTES_MAX or len(raw) > BUS_PARCEL_BYTES_MAX:
+            raise _too_large(max(lengths))
+        return raw
+
+
+def _too_large(length: int) -> OverLimit:
+    return OverLimit(
+        f"a payload has {length} bytes; the most is {BUS_PAYLOAD_BYTES_MAX}, and "
+        f"{BUS_PARCEL_BYTES_MAX} for a parcel"
     )
-    lengths = [len(payload) for payload in payloads]
-    raw = b"".join(
-        (
-            _FRONT.pack(VERSION, mode, sender, len(to)),
-            to,
-            _COUNT.pack(count),
-            signatures,
-            _lengths(count).pack(*lengths),
-            heads,
-            *payloads,
-        )
-    )
-    if max(lengths) > BUS_PAYLOAD_BYTES_MAX or len(raw) > BUS_PARCEL_BYTES_MAX:
-        raise OverLimit(
-            f"a payload has {max(lengths)} bytes; the most is {BUS_PAYLOAD_BYTES_MAX}, and "
-            f"{BUS_PARCEL_BYTES_MAX} for a parcel"
-        )
-    return raw
 
 
 def _lengths(count: int) -> Struct:
@@ -231,15 +259,22 @@ def _lengths(count: int) -> Struct:
     return _COUNT if count == 1 else Struct(f">{count}I")
 
 
-def _signed_texts(mode: SigningMode, sender: bytes, to: bytes, heads: bytes) -> Sequence[bytes]:
-    """What each signature of a parcel covers. The length stands before the recipient, so that no
-    two lists of fields give the same text.
+def _signed_front(mode: SigningMode, front: bytes) -> bytes:
+    """What stands before the heads in a text that is signed: sender and recipient as they travel,
+    and of a batch how many there are. The length stands before the recipient, so that no two lists
+    of fields give the same text.
     """
-    front = sender + len(to).to_bytes(2) + to
     if mode is SigningMode.BATCH:
-        return (b"".join((_MANY, front, _COUNT.pack(len(heads) // HEAD_BYTES), heads)),)
-    front = _ONE + front
-    return [front + heads[at : at + HEAD_BYTES] for at in range(0, len(heads), HEAD_BYTES)]
+        return _MANY + front[_SIGNED_FROM:]
+    return _ONE + front[_SIGNED_FROM : -_COUNT.size]
+
+
+def _signed_texts(mode: SigningMode, front: bytes, heads: bytes) -> Sequence[bytes]:
+    """What each signature of a parcel covers."""
+    text = _signed_front(mode, front)
+    if mode is SigningMode.BATCH:
+        return (text + heads,)
+    return [text + heads[at : at + HEAD_BYTES] for at in range(0, len(heads), HEAD_BYTES)]
 
 
 # --- checking, in this order -----------------------------------------------------------------
@@ -247,24 +282,16 @@ def _signed_texts(mode: SigningMode, sender: bytes, to: bytes, heads: bytes) -> 
 
 def read_parcel(raw: bytes) -> SignedParcel:
     """1. Size and form. Raises OverLimit or BadEnvelope; nothing is believed yet."""
-    if len(raw) > BUS_PARCEL_BYTES_MAX:
-        raise OverLimit(f"a parcel has {len(raw)} bytes; the most is {BUS_PARCEL_BYTES_MAX}")
-    at, size = _FRONT.size, len(raw)
-    if size < at:
+    size = len(raw)
+    if size > BUS_PARCEL_BYTES_MAX:
+        raise OverLimit(f"a parcel has {size} bytes; the most is {BUS_PARCEL_BYTES_MAX}")
+    if size < _FRONT.size:
         raise _too_short()
-    version, mode, sender, to = _FRONT.unpack_from(raw)
-    if version != VERSION:
-        raise BadEnvelope(f"a parcel of version {version} cannot be read; this is {VERSION}")
-    if mode not in _MODES:
-        raise BadEnvelope(f"{mode} is no way to sign a parcel")
-    counted = at + to
-    if size < counted + _COUNT.size:
-        raise _too_short()
-    recipient = _read_recipient(raw[at:counted])
-    (count,) = _COUNT.unpack_from(raw, counted)
-    _check_count(count)
-    signed = counted + _COUNT.size
-    measured = signed + SIGNATURE_BYTES * (count if mode == SigningMode.EACH else 1)
+    at = _RECIPIENT_LENGTH_AT
+    signed = _FRONT.size + (raw[at] << 8 | raw[at + 1]) + _COUNT.size
+    front = raw[:signed]
+    mode, sender, recipient, count = _read_front(front)
+    measured = signed + SIGNATURE_BYTES * (count if mode is SigningMode.EACH else 1)
     headed = measured + 4 * count
     at = headed + HEAD_BYTES * count
     if size < at:
@@ -277,11 +304,34 @@ def read_parcel(raw: bytes) -> SignedParcel:
         raise _too_short()
     if left:
         raise BadEnvelope(f"{left} bytes follow the end of a parcel")
-    heads, payloads = raw[headed:at], []
-    for length in lengths:
-        payloads.append(raw[at : at + length])
-        at += length
-    return SignedParcel(_MODES[mode], sender, recipient, raw[signed:measured], heads, payloads)
+    heads, signatures = raw[headed:at], raw[signed:measured]
+    if count == 1:
+        payloads = [raw[at:]]
+    else:
+        payloads = []
+        for length in lengths:
+            payloads.append(raw[at : at + length])
+            at += length
+    return SignedParcel(front, mode, sender, recipient, signatures, heads, payloads)
+
+
+@lru_cache(maxsize=BUS_FRONTS_KEPT)
+def _read_front(front: bytes) -> tuple[SigningMode, bytes, Recipient, int]:
+    """What stands before the signatures: a peer says the same in every parcel of as many messages,
+    so it is most often known.
+    """
+    version, mode, sender, to = _FRONT.unpack_from(front)
+    if version != VERSION:
+        raise BadEnvelope(f"a parcel of version {version} cannot be read; this is {VERSION}")
+    if mode not in _MODES:
+        raise BadEnvelope(f"{mode} is no way to sign a parcel")
+    counted = _FRONT.size + to
+    if len(front) < counted + _COUNT.size:
+        raise _too_short()
+    recipient = _read_recipient(front[_FRONT.size : counted])
+    (count,) = _COUNT.unpack_from(front, counted)
+    _check_count(count)
+    return _MODES[mode], sender, recipient, count
 
 
 def _too_short() -> BadEnvelope:
@@ -292,24 +342,26 @@ def check_signature(parcel: SignedParcel) -> None:
     """2. The sender signed it. Raises BadSignature. This is the slow step, and takes no lock: it
     may run in a thread.
     """
-    to = parcel.recipient.encode()
-    texts = _signed_texts(parcel.mode, parcel.sender, to, parcel.heads)
     signatures, key = parcel.signatures, parcel.sender
+    texts = _signed_texts(parcel.mode, parcel.front, parcel.heads)
     try:
-        for at, text in enumerate(texts):
-            signature = signatures[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES]
-            if len(signature) != SIGNATURE_BYTES:
-                raise ValueError("a signature is missing")
-            crypto_sign_open(signature + text, key)
+        if len(signatures) != len(texts) * SIGNATURE_BYTES:
+            raise ValueError("a signature is missing")
+        at = 0
+        for text in texts:
+            end = at + SIGNATURE_BYTES
+            crypto_sign_open(signatures[at:end] + text, key)
+            at = end
     except (BadSignatureError, ValueError):
         raise BadSignature("a message is not signed by the key that it names") from None
 
 
 def check_payload_ids(parcel: SignedParcel) -> None:
     """3. Each payload is the one that was signed. Raises BadPayloadId."""
-    for at, payload in enumerate(parcel.payloads):
-        end = (at + 1) * HEAD_BYTES
-        if blake3(payload).digest() != parcel.heads[end - PAYLOAD_ID_BYTES : end]:
+    heads, end = parcel.heads, 0
+    for payload in parcel.payloads:
+        end += HEAD_BYTES
+        if blake3(payload).digest() != heads[end - PAYLOAD_ID_BYTES : end]:
             raise BadPayloadId("a payload does not hash to the id that was signed")
 
 

@@ -182,7 +182,9 @@ class BusMachine:
         self._inner = (
             await self._open_durable(chance)
             if self.durable
-            else MemoryMeshStore(now_ms=self.clock.now_ms, random=chance.randbytes)
+            else MemoryMeshStore(
+                now_ms=self.clock.now_ms, ticks_ms=lambda: world.ticks, random=chance.randbytes
+            )
         )
         return WatchedStore(
             self._inner,
@@ -213,6 +215,7 @@ class BusMachine:
             write=write,
             in_thread=asyncio.to_thread,
             now_ms=self.clock.now_ms,
+            ticks_ms=lambda: self._world.ticks,
             random=chance.randbytes,
             file_number=lambda path: self._file_number,
         )

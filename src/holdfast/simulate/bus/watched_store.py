@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from holdfast.rules.bus.counted_clock import CountedClock
 from holdfast.rules.bus.mesh_store import (
     AcceptedArrivals,
     ArrivalVerdict,
@@ -50,6 +51,12 @@ class WatchedStore:
         self._in_order = asyncio.Lock()
         self._ids: dict[int, bytes] = {}
         """The ids of messages of the inbox, by number."""
+
+    @property
+    def counted(self) -> CountedClock:
+        found = self._inner.counted
+        assert isinstance(found, CountedClock)
+        return found
 
     def __getattr__(self, name: str) -> Any:
         """The calls that the books need not know of."""

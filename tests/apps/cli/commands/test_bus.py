@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from support.bus_homes import Homes, befriend, trust_of
 from support.cli import Cli, Outcome
 from support.waiting import until
@@ -111,6 +113,23 @@ def test_U2_B6_peers_and_the_bus_are_shown_with_their_links(
     cli("peer", "block", "bo", *of(homes, "ana"))
     (row,) = cli("peer", "list", "--json", *of(homes, "ana")).json
     assert (row["trust"], row["link"]) == ("blocked", "down")
+
+
+def test_U2_B6_two_machines_with_one_home_are_named_by_both_and_by_their_peers(
+    homes: Homes, bo: Outcome, cli: Cli
+) -> None:
+    shutil.copytree(homes.home("bo"), homes.folder / "copy")
+    both = homes.open("bo"), homes.stack.enter_context(holdfast.open(homes.folder / "copy"))
+    for node in both:
+        node.bus.send("ana", "one of two")
+    for node in both:
+        until(lambda node=node: bool(node.bus.status().warnings))  # type: ignore[misc]
+        (own,) = node.bus.status().warnings
+        assert own.startswith("peer_copied: ana met another process with the key of this node")
+    (named,) = cli("bus", "status", "--json", *of(homes, "ana")).json["warnings"]
+    assert named.startswith("peer_copied: two processes show the key of 'bo'")
+    assert f"warning: {named}" in cli("bus", "status", *of(homes, "ana")).err
+    assert f"           {named}\n" in cli("status", *of(homes, "ana")).out
 
 
 def test_U2_B6_a_card_may_bring_an_address_and_a_name_an_at_sign(cli: Cli) -> None:

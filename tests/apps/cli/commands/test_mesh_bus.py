@@ -85,6 +85,48 @@ def test_B6_U2_a_join_that_cannot_be_says_why(ana: Cli, tmp_path: Path) -> None:
         assert [row.slug for row in node.meshes()] == ["own", "team"], "it keeps what it has"
 
 
+def test_B6_U2_a_member_that_left_joins_again_with_a_new_invite_and_both_sides_have_all_of_it(
+    ana: Cli, tmp_path: Path
+) -> None:
+    ana("mesh", "share", "team")
+    ana("state", "set", "before", "one", "--mesh", "team")
+    bob = newcomer(tmp_path / "bob", "bob")
+    with running(bob.home, LISTENING) as up:
+        bob("mesh", "join", ana("mesh", "invite", "team").out.strip())
+        team = up.daemon.api.node.mesh("team")
+        until(lambda: team.state.get("before") == "one")
+        team.state.set("bob", "here")
+        until(lambda: "here" in ana("state", "get", "bob", "--mesh", "team", code=None).out)
+        bob("mesh", "leave", "team")
+        assert names(ana) == ["ana"]
+        ana("state", "set", "before", "two", "--mesh", "team")
+        ana("state", "set", "meanwhile", "yes", "--mesh", "team")
+        bob("state", "set", "alone", "yes", "--mesh", "team")
+        assert team.state.get("meanwhile") is None
+        invite = ana("mesh", "invite", "team").out.strip()
+        assert "bob is a member of team" in bob("mesh", "join", invite).err
+        assert names(ana) == names(bob) == ["ana", "bob"]
+        until(lambda: (team.state.get("before"), team.state.get("meanwhile")) == ("two", "yes"))
+        until(lambda: "yes" in ana("state", "get", "alone", "--mesh", "team", code=None).out)
+
+
+def test_B6_U2_a_mesh_of_the_same_name_is_joined_to_no_other_than_the_one_that_was_left(
+    ana: Cli, tmp_path: Path
+) -> None:
+    ana("mesh", "share", "team")
+    bob = newcomer(tmp_path / "bob", "bob")
+    bob("mesh", "create", "team")
+    invite = ana("mesh", "invite", "team").out.strip()
+    assert "another mesh 'team'" in bob("mesh", "join", invite, code=5).err, "it is bob's own"
+    cleo = newcomer(tmp_path / "cleo", "cleo")
+    cleo("mesh", "join", invite)
+    cleo("mesh", "leave", "team")
+    ana("mesh", "leave", "team", "--remove")
+    ana("mesh", "share", "team")  # a new mesh, with members of its own
+    other = ana("mesh", "invite", "team").out.strip()
+    assert "another mesh 'team'" in cleo("mesh", "join", other, code=5).err
+
+
 def test_B6_U2_trusted_peers_that_are_linked_share_a_mesh_from_their_join_on(
     ana: Cli, tmp_path: Path
 ) -> None:

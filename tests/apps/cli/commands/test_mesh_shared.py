@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.node.settings import Settings
+from holdfast.node.settings import BusSettings, Settings
 from holdfast.node.sharing import join, publish
 from holdfast.rules.errors import Unreachable
+from holdfast.rules.invites import Invite, PeerInvite, parse_any_invite
 from support.broker_up import PATIENCE_S, BrokerUp, broker_at
 from support.cli import Cli
 from support.daemon import make_home, running
@@ -76,6 +77,45 @@ def test_S14_publish_leaves_what_waits_to_the_daemon_if_told_to(cli: Cli, hub: B
     assert "1 still wait for the broker" in done.err
     cli("mesh", "sync")
     assert cli("mesh", "publish", "--json").json["waiting"] == 0
+
+
+def test_S14_B6_a_mesh_that_is_shared_both_ways_has_invites_of_both_kinds(
+    tmp_path: Path, bob: Cli, hub: BrokerUp
+) -> None:
+    ana = Cli(make_home(tmp_path / "both", "ana"))
+    zoe = Cli(make_home(tmp_path / "zoe", "zoe", "own"))
+    assert ana("mesh", "invite", "--via", "bus", "--json", code=5).error["code"] == "not_shared"
+    with running(ana.home, Settings(bus=BusSettings(listen=["127.0.0.1:0"]))):
+        ana("mesh", "publish", "team", "--broker", hub.url)
+        ana("mesh", "share", "team")
+        ana("state", "set", "both", "ways", "--mesh", "team")
+        plain = ana("mesh", "invite")
+        assert "one that leads to this node: --via bus" in plain.err
+        told = ana("mesh", "invite", "--via", "broker")
+        assert "--via" not in told.err
+        for out in (plain.out, told.out):
+            assert isinstance(parse_any_invite(out.strip()), Invite)
+        over_bus = ana("mesh", "invite", "--via", "bus")
+        assert isinstance(parse_any_invite(over_bus.out.strip()), PeerInvite)
+        assert len(ana("mesh", "invites", "--via", "bus", "--json").json) == 1
+        bob("mesh", "join", plain.out.strip())
+        assert (
+            "zoe is a member of team, which ana owns"
+            in zoe("mesh", "join", over_bus.out.strip()).err
+        )
+        names = [
+            [row["name"] for row in ana("mesh", "members", "--via", via, "--json").json]
+            for via in ("broker", "bus")
+        ]
+        assert names == [["ana", "bob"], ["ana", "zoe"]]
+        with running(zoe.home, Settings()) as up:
+            team = up.daemon.api.node.mesh("team")
+            until(lambda: team.state.get("both") == "ways")
+        bob("mesh", "sync", "team")
+        assert bob("state", "get", "both", "--mesh", "team").out == "ways\n"
+        ana("mesh", "grant", "zoe", "--grant", "read", "--via", "bus", "--mesh", "team")
+        ana("mesh", "remove-member", "zoe", "--via", "bus", "--mesh", "team")
+        assert len(ana("mesh", "members", "--via", "bus", "--json").json) == 1
 
 
 def test_S14_publish_waits_for_a_daemon_that_runs(tmp_path: Path, hub: BrokerUp) -> None:

@@ -21,6 +21,7 @@ from holdfast.rules.limits import (
     BUS_NONCES_KEPT,
     BUS_SET_BACK_SKIP,
     BUS_WINDOW,
+    DAY_MS,
 )
 from holdfast.storage.sqlite.bus.mesh_store import SqliteMeshStore, inline
 from holdfast.storage.sqlite.store import SqliteStore
@@ -325,6 +326,29 @@ def test_B4_ids_are_swept_when_no_sender_can_send_them_again(tmp_path: Path) -> 
         assert await store.accept(BEN, [signed_arrival(3, message=1)]) == [DUPLICATE]
         assert await store.accept(BEN, [signed_arrival(4, message=2)]) == [NEW]
         await store.close()
+
+    asyncio.run(story())
+
+
+def test_B4_a_clock_that_was_set_while_nobody_looked_ends_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, life = SetClock(), 0
+        for at in (NOW, NOW + 400 * DAY_MS, NOW + 401 * DAY_MS, NOW + 2 * DAY_MS):
+            clock.at, life = at, life + 1
+            store = await SqliteMeshStore.open(tmp_path / "bus.db", now_ms=clock.now_ms)
+            if life == 1:
+                await store.enqueue_outbox(waiting_for("ben", 1, expires_at=NOW + 7 * DAY_MS))
+                await store.enqueue_outbox(waiting_for("ben", 2, expires_at=NOW + 1000))
+                await store.accept(
+                    ANA, [SignedArrival(1, nonce_of(1), bus_message(1, ttl_ms=7 * DAY_MS), True)]
+                )
+            expired = [item.message.id for item in await store.expire_outbox()]
+            # Of an absence a day counts, so what has hours is over.
+            assert len(expired) == (life == 2)
+            assert len(await store.due_outbox()) == (2 if life == 1 else 1)
+            sweep = store._store.write
+            assert sweep(lambda tx: tx.bus_sweep(clock.at, 100)) == 0
+            await store.close()
 
     asyncio.run(story())
 

@@ -235,6 +235,8 @@ def status(session: CommandSession) -> None:
         figures = ["rtt_ms", "waiting", "sent", "received", "refused", "error"]
         if not tables.table(document["peers"], ["peer", "link", "address", *figures]):
             session.talk("no peer is trusted; trust one with: holdfast peer trust CARD")
+        for warning in found.warnings:
+            session.talk(f"warning: {tables.visible(warning)}")
 
 
 @verb(bus_, "seal", mesh=False, writes=True)

@@ -27,6 +27,11 @@ def is_over_bus(session: CommandSession, mesh: Mesh) -> bool:
     return not mesh.info().shared and session.opened.bus.sharing.is_shared(mesh.slug)
 
 
+def is_meant(session: CommandSession, mesh: Mesh, via: str | None) -> bool:
+    """Whether a command is for the bus; `via` says so where the mesh is shared both ways."""
+    return via == "bus" or (via is None and is_over_bus(session, mesh))
+
+
 @verb(mesh_, "share")
 @click.argument("name", required=False)
 def share(session: CommandSession, name: str | None) -> None:

@@ -40,6 +40,13 @@ GRANT = click.option(
 )
 
 
+VIA = click.option(
+    "--via",
+    type=click.Choice(["broker", "bus"]),
+    help="Of a mesh that is shared both ways: which of the two. Else the broker.",
+)
+
+
 @contextmanager
 def shared(session: CommandSession, name: str | None = None) -> Iterator[tuple[Mesh, Sharing]]:
     """The mesh of this name, else of --mesh, else the only one; and what asks its broker."""
@@ -208,6 +215,7 @@ def move(session: CommandSession, url: str) -> None:
 @click.option(
     "--at", metavar="URL", help="Where others reach the broker, or this node's bus (HOST:PORT)."
 )
+@VIA
 def invite_(
     session: CommandSession,
     name: str | None,
@@ -215,16 +223,23 @@ def invite_(
     hours: int,
     grants: tuple[str, ...],
     at: str | None,
+    via: str | None,
 ) -> None:
-    """Make an invite to the mesh NAME. Anybody who has its text may join: hand it on like a key."""
+    """Make an invite to the mesh NAME. Anybody who has its text may join: hand it on like a key.
+
+    A mesh that is shared through a broker and over the bus has invites of both kinds: by --via bus
+    newcomers join at this node, else at the broker.
+    """
     with shared(session, name) as (mesh, sharing):
-        if mesh_bus.is_over_bus(session, mesh):
+        if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.invite(session, mesh, uses, hours, grants, at)
             return
         made = sharing.invite(mesh.slug, uses=uses, hours=hours, grants=grants, at=at)
         session.talk(f"good for {uses}, for {hours} hours; take it back with its id {made.id[:12]}")
         if at is None and (mesh.info().broker_url or "").startswith("http:"):
             session.talk("good on this machine only; for others say where the broker is: --at URL")
+        if via is None and session.opened.bus.sharing.is_shared(mesh.slug):
+            session.talk("it leads to the broker; one that leads to this node: --via bus")
         session.show(documents.in_mesh(made, mesh.slug), f"{made.text}\n")
 
 
@@ -233,10 +248,11 @@ def invite_(
 @click.option(
     "--drop", metavar="ID", help="Take the invite with this id back; its first digits are enough."
 )
-def invites(session: CommandSession, name: str | None, drop: str | None) -> None:
+@VIA
+def invites(session: CommandSession, name: str | None, drop: str | None, via: str | None) -> None:
     """List the invites of the mesh NAME that are still good, or take one back."""
     with shared(session, name) as (mesh, sharing):
-        if mesh_bus.is_over_bus(session, mesh):
+        if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.invites(session, mesh, drop)
             return
         open_ = sharing.invites(mesh.slug)
@@ -260,10 +276,11 @@ def invites(session: CommandSession, name: str | None, drop: str | None) -> None
 
 @verb(mesh_, "members")
 @click.argument("name", required=False)
-def members(session: CommandSession, name: str | None) -> None:
+@VIA
+def members(session: CommandSession, name: str | None, via: str | None) -> None:
     """List the members of the mesh NAME, as its broker or its owner says."""
     with shared(session, name) as (mesh, sharing):
-        if mesh_bus.is_over_bus(session, mesh):
+        if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.members(session, mesh)
             return
         session.rows(
@@ -276,10 +293,11 @@ def members(session: CommandSession, name: str | None) -> None:
 @verb(mesh_, "grant")
 @click.argument("member")
 @GRANT
-def grant(session: CommandSession, member: str, grants: tuple[str, ...]) -> None:
+@VIA
+def grant(session: CommandSession, member: str, grants: tuple[str, ...], via: str | None) -> None:
     """Change what MEMBER, a name or a key, may do in a mesh that is yours."""
     with shared(session) as (mesh, sharing):
-        if mesh_bus.is_over_bus(session, mesh):
+        if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.grant(session, mesh, member, grants)
             return
         given = grants or ("read", "write", "send")
@@ -290,10 +308,11 @@ def grant(session: CommandSession, member: str, grants: tuple[str, ...]) -> None
 
 @verb(mesh_, "remove-member")
 @click.argument("member")
-def remove_member(session: CommandSession, member: str) -> None:
+@VIA
+def remove_member(session: CommandSession, member: str, via: str | None) -> None:
     """Remove MEMBER, a name or a key, from a mesh. It keeps what it has, and gets no more."""
     with shared(session) as (mesh, sharing):
-        if mesh_bus.is_over_bus(session, mesh):
+        if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.remove_member(session, mesh, member)
             return
         removed = sharing.remove_member(mesh.slug, member)

@@ -164,6 +164,8 @@ def _bus_text(bus: Mapping[str, Any] | None) -> Iterator[str]:
         linked = f"linked with {', '.join(map(tables.visible, up))}" if up else "no peer is linked"
         waits = f"; {bus['waiting']} messages wait" if bus["waiting"] else ""
         yield f"bus        {where}; {linked}{waits}\n"
+    for warning in bus.get("warnings", ()) if bus else ():
+        yield f"           {tables.visible(warning)}\n"
 
 
 def _broker_text(broker: Mapping[str, Any]) -> Iterator[str]:

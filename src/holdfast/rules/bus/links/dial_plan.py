@@ -23,6 +23,7 @@ from holdfast.rules.errors import (
     BusClosed,
     NotAllowed,
     NotTrusted,
+    PeerCopied,
     TooMany,
 )
 from holdfast.rules.limits import (
@@ -58,6 +59,8 @@ def after_dial_error(
     wait = backoff_ms(attempts + 1, jitter)
     if isinstance(error, TooMany):
         return DialPlan(DialState.WAITING, longest_ms(jitter))
+    if isinstance(error, PeerCopied):  # not even in the beginning: the other one has the link
+        return DialPlan(DialState.REFUSED, longest_ms(jitter))
     if isinstance(error, _REFUSALS) and not isinstance(error, AnotherConnection):
         brief = attempts < REFUSALS_BRIEF_MAX
         return DialPlan(DialState.REFUSED, wait if brief else longest_ms(jitter))

@@ -23,7 +23,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
@@ -61,6 +60,7 @@ from holdfast.rules.rows import OutboxRow
 from holdfast.storage.files.durable import FILE_MODE, disk_errors
 from holdfast.storage.loop_queue import LoopWrites
 from holdfast.storage.ports import Transaction
+from holdfast.storage.sqlite.bus.clock_note import NotedClock, loop_ms, wall_ms
 from holdfast.storage.sqlite.bus.mark import (
     BusMark,
     file_number,
@@ -77,6 +77,8 @@ from holdfast.storage.sqlite.store import SqliteReader, SqliteStore, SqliteTrans
 T = TypeVar("T")
 Kept = tuple[OutboxId, OutboxMessage]
 
+OURS: Final = ""
+"""Under this name stand the ids that callers of this peer gave, each with its fingerprint."""
 INBOX: Final = "bus_inbox"
 OUTBOX: Final = "bus_message"
 
@@ -112,10 +114,6 @@ class _Work(Generic[T]):
         return self._call(tx)
 
 
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class SqliteMeshStore:
     """What the bus keeps, in a database that may be a node's."""
 
@@ -127,6 +125,7 @@ class SqliteMeshStore:
         write: Writes,
         in_thread: InThread = asyncio.to_thread,
         now_ms: Callable[[], int] = wall_ms,
+        ticks_ms: Callable[[], int] = loop_ms,
         random: Callable[[int], bytes] = os.urandom,
         nonces_kept: int = BUS_NONCES_KEPT,
         inbox_max: int = BUS_INBOX_MAX,
@@ -139,6 +138,7 @@ class SqliteMeshStore:
         self._file_number = file_number
         self._writes, self._in_thread = write, in_thread
         self.now_ms, self.random = now_ms, random
+        self.counted = NotedClock(now_ms, ticks_ms)
         self._ring = NonceRing(nonces_kept)
         self._settled_kept, self._ids_max = settled_kept, ids_max
         self._unsettled: dict[str, int] = {}
@@ -207,6 +207,7 @@ class SqliteMeshStore:
             await unlock(self, secret)
         known = await self._in_thread(lambda: read_bus_mark(self._mark_path))
         found = await self.write_rows(lambda tx: self._begin(tx, known))
+        self.counted.go_on(self._read(lambda tx: tx.bus_clock()))
         await self._in_thread(lambda: write_bus_mark(self._mark_path, found))
         self._mark = found
         self._next = self._end = found.reserved
@@ -296,11 +297,12 @@ class SqliteMeshStore:
         name: str = "",
     ) -> list[ArrivalVerdict]:
         room = [len(arrival.message.body) for arrival in arrivals if arrival.keep]
+        counted = self.counted.now_ms()
         self._inbox.take(peer, len(room), sum(room))
         kept: list[int] = []
         try:
             accepted, kept = await self.write_rows(
-                lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex())
+                lambda tx: self._take_in(tx, peer, arrivals, window, name or peer.hex(), counted)
             )
         finally:
             self._inbox.give_back(peer, len(room) - len(kept), sum(room) - sum(kept))
@@ -314,6 +316,7 @@ class SqliteMeshStore:
         arrivals: Sequence[SignedArrival],
         window: bool,
         name: str,
+        counted_ms: int,
     ) -> tuple[AcceptedArrivals, list[int]]:
         """The verdicts, and the bytes of each body that is in the inbox now."""
         now = self.now_ms()
@@ -328,7 +331,7 @@ class SqliteMeshStore:
         kept = [one.message for one in judged.new if one.keep]
         if not kept:
             return AcceptedArrivals(judged.verdicts, []), []
-        tx.bus_ids_add([(sender, one.id, known_until(one, now)) for one in kept])
+        tx.bus_ids_add([(sender, one.id, known_until(one, counted_ms)) for one in kept])
         self._bound_ids(tx, name, sender, len(kept))
         first = max(self._inbox_last, tx.bus_inbox_last()) + 1
         self._inbox_last = first + len(kept) - 1
@@ -356,6 +359,17 @@ class SqliteMeshStore:
 
         await self.write_rows(settle)
         self._unsettled[name] = 0
+
+    async def claim_id(self, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        return await self.write_rows(lambda tx: self._claim(tx, id, fingerprint, until_ms))
+
+    def _claim(self, tx: SqliteTransaction, id: bytes, fingerprint: bytes, until_ms: int) -> bytes:
+        own = tx.bus_sender(OURS)
+        known = tx.bus_claimed(own, id)
+        if known is None:
+            tx.bus_ids_add([(own, id + fingerprint, until_ms)])
+            self._bound_ids(tx, OURS, own, 1)
+        return known or fingerprint
 
     # --- the inbox ---------------------------------------------------------------------------
 
@@ -437,17 +451,19 @@ class SqliteMeshStore:
         return number
 
     async def due_outbox(self) -> list[Kept]:
-        return self._kept(self._read(lambda tx: tx.bus_due(self.now_ms())))
+        now = self.counted.now_ms()
+        return self._kept(self._read(lambda tx: tx.bus_due(now)))
 
     async def outbox_of(self, peer: str, limit: int, skip: Collection[OutboxId] = ()) -> list[Kept]:
-        lane, now = peer_lane_of(peer), self.now_ms()
+        lane, now = peer_lane_of(peer), self.counted.now_ms()
         return self._kept(self._read(lambda tx: tx.bus_due_of(lane, now, limit, skip)))
 
     async def outbox_peers(self) -> list[str]:
         return [peer_of(lane) for lane in self._read(lambda tx: tx.bus_lanes())]
 
     async def next_outbox(self, peer: str) -> int | None:
-        return self._read(lambda tx: tx.bus_next_at(peer_lane_of(peer), self.now_ms()))
+        now = self.counted.now_ms()
+        return self._read(lambda tx: tx.bus_next_at(peer_lane_of(peer), now))
 
     async def outbox_requests(self) -> list[Kept]:
         return self._kept(self._read(lambda tx: tx.bus_requests()))
@@ -474,10 +490,11 @@ class SqliteMeshStore:
         """A message that was sent is listed as failed; a request, or what a subscriber missed, is
         gone: its caller was told, or nobody waits.
         """
-        now = self.now_ms()
+        now, counted = self.now_ms(), self.counted.now_ms()
+        await self.counted.note(lambda seen: self.write_rows(lambda tx: tx.bus_clock_put(seen)))
 
         def expire(tx: SqliteTransaction) -> list[Kept]:
-            expired = self._kept(tx.bus_expired(now))
+            expired = self._kept(tx.bus_expired(counted))
             sent = [id for id, item in expired if item.message.kind is MessageKind.SEND]
             if sent:
                 tx.bus_dead(sent, now, MESSAGE_EXPIRED, "its time ran out before the peer came")
@@ -487,7 +504,7 @@ class SqliteMeshStore:
                 tx.bus_remove(gone, now)
             return expired
 
-        if not self._read(lambda tx: tx.bus_expired(now)):
+        if not self._read(lambda tx: tx.bus_expired(counted)):
             return []
         return [item for _, item in await self.write_rows(expire)]
 

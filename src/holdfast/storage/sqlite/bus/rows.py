@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import apsw
 import msgspec
 
+from holdfast.rules.bus.counted_clock import ClockSeen, after_absence
 from holdfast.rules.bus.mesh_store import PeerKey
 from holdfast.rules.bus.replay import Window
 from holdfast.rules.bus.sealing import SEAL_BYTES
@@ -83,6 +84,11 @@ class BusReads:
         """What the bus keeps under a name; None if nothing."""
         return self._con.execute("SELECT value FROM meta WHERE name = ?", (f"bus_{name}",)).get
 
+    def bus_clock(self) -> ClockSeen | None:
+        """What the clock showed when a bus of this home looked; None if none has."""
+        seen_at = self.bus_noted("seen_at")
+        return None if seen_at is None else ClockSeen(seen_at, self.bus_noted("uncounted"))
+
     def bus_window(self, peer: bytes) -> Window | None:
         found = self._once.execute("SELECT highest, seen FROM bus_mark WHERE peer = ?", (peer,)).get
         return None if found is None else Window(found[0], int.from_bytes(found[1]))
@@ -112,6 +118,13 @@ class BusReads:
             (sender, msgspec.json.encode([id.hex() for id in ids]).decode()),
         ).fetchall()
         return {id for (id,) in rows}
+
+    def bus_claimed(self, own: int, id: bytes) -> bytes | None:
+        """The fingerprint of what a caller asked for under an id."""
+        found: bytes | None = self._once.execute(
+            "SELECT id FROM bus_known WHERE sender = ?1 AND id > ?2 ORDER BY id LIMIT 1", (own, id)
+        ).get
+        return None if found is None or found[: len(id)] != id else found[len(id) :]
 
     def bus_inbox(self, after: int, limit: int) -> list[ArrivedRow]:
         rows = self._con.execute(
@@ -220,6 +233,10 @@ class BusWrites(BusReads):
             (f"bus_{name}", value),
         )
 
+    def bus_clock_put(self, seen: ClockSeen) -> None:
+        self.bus_note("seen_at", seen.wall_ms)
+        self.bus_note("uncounted", seen.uncounted_ms)
+
     def bus_note_drop(self, name: str) -> None:
         self._con.execute("DELETE FROM meta WHERE name = ?", (f"bus_{name}",))
 
@@ -284,10 +301,11 @@ class BusWrites(BusReads):
 
     def bus_sweep(self, now_ms: int, most: int) -> int:
         """Forgets ids that no sender can send again; returns how many."""
+        counted = after_absence(self.bus_clock(), now_ms).counted_ms
         self._con.execute(
             "DELETE FROM bus_known WHERE (sender, id) IN "
             "(SELECT sender, id FROM bus_known WHERE until <= ? LIMIT ?)",
-            (now_ms, most),
+            (counted, most),
         )
         return self._con.changes()
 
