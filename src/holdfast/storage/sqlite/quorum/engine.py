@@ -28,6 +28,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     OutcomeUnknown,
     Refused,
+    StoreCorrupt,
     StoreFailed,
     Unknown,
 )
@@ -211,6 +212,9 @@ class QuorumEngine:
         if committing and self._committed and isinstance(known, StoreFailed | DiskFull):
             # The group is on the disk, and the mark is not.
             known = OutcomeUnknown(f"the disk failed after a commit: {known.message}")
+        if isinstance(known, apsw.Error):
+            # A row that is there twice, a column that is not there: nothing that we ever write.
+            known = StoreCorrupt(f"the Raft logs are damaged: {known}", hint="open the home again")
         if isinstance(known, Unknown | Broken) and not isinstance(known, EntryDamaged):
             self.fail(known)
         return known

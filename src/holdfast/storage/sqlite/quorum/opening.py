@@ -36,7 +36,7 @@ from holdfast.storage.files.durable import FILE_MODE, disk_errors, rename_file
 from holdfast.storage.files.home import HomePaths, size_of, status_of
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import check_ours, connect, managed, shut, typed
-from holdfast.storage.sqlite.quorum.check import damaged_groups
+from holdfast.storage.sqlite.quorum.check import PACKAGE, damaged_groups
 from holdfast.storage.sqlite.quorum.mark import (
     MarkedGroup,
     QuorumMark,
@@ -55,7 +55,6 @@ from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
 
 log = logging.getLogger("holdfast")
 
-PACKAGE: Final = "holdfast.storage.sqlite.quorum"
 LATEST: Final = 1
 """The version of the schema that this code writes."""
 _MISSING: Final = "its Raft log is missing: this home was restored, or lost the file"
@@ -128,6 +127,9 @@ def _connect(opening: Opening, *, check: bool) -> tuple[apsw.Connection, dict[st
         if version < LATEST:
             migrations.migrate(connection, migrations.load(PACKAGE))
         return connection, damaged_groups(connection) if check else {}
+    except apsw.SQLError as error:
+        shut(connection)
+        raise StoreCorrupt(f"the schema of {opening.paths.quorum} is damaged: {error}") from error
     except BaseException as error:
         shut(connection)
         raise typed(error) from error
