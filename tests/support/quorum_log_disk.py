@@ -64,6 +64,12 @@ def workload(directory: Path, vfs: str, acknowledge: Acknowledge, sync: str = "f
             log.intake_add("two", 4, CONTENT[4:])
             log.intake_install("two", 1, 4)
             acknowledge(("two", 4))
+            log.begin_incarnation("one", incarnation=2, tag=TAG, voter=5)
+            acknowledge(("voter", 5))
+            log.set_standing("two", 1, "removed")
+            acknowledge(("removed", 1))
+            log.join("two", incarnation=1, tag=TAG, voter=6)
+            acknowledge(("voter", 6))
         finally:
             # Not closed as after good work: what a failing disk left is to be found as it is.
             log.abort() if log.state == "failed" else log.close()
@@ -78,7 +84,7 @@ def check(directory: Path, acknowledged: Sequence[object], error: BaseException 
     try:
         for scope in ("one", "two"):
             group, head = log.group(scope), log.head(scope)
-            assert group.standing == "voter", group.reason
+            assert group.standing != "must_rejoin", group.reason
             done = [n for s, n in _pairs(acknowledged) if s == scope]
             assert head.written >= max(done, default=0), f"write {max(done)} of {scope} is lost"
             _check_promises(scope, head.written, (head.term, head.vote))
@@ -89,9 +95,13 @@ def check(directory: Path, acknowledged: Sequence[object], error: BaseException 
                 for run in log.term_runs(scope)
                 for index in range(run.first, run.last + 1)
             }
+        for thing, scope, voter in ((("voter", 5), "one", 5), (("voter", 6), "two", 6)):
+            assert thing not in acknowledged or log.group(scope).voter == voter
+        if ("removed", 1) in acknowledged:
+            assert (log.group("two").voter, log.group("two").standing) != (1, "voter")
         if ("compacted", 3) in acknowledged:
             assert log.boundary("one").config == b"voters at 3"
-        if ("part", 4) in acknowledged:
+        if ("part", 4) in acknowledged and log.group("two").voter == 1:
             intake = log.intake("two")
             assert intake is not None
             assert intake.received >= 4

@@ -34,7 +34,12 @@ from holdfast.rules.errors import (
     StoreCorrupt,
     StoreFailed,
 )
-from holdfast.rules.limits import QUORUM_BALLAST_BYTES, QUORUM_MARK_WRITES
+from holdfast.rules.limits import (
+    ABORT_MS_MAX,
+    QUORUM_BALLAST_BYTES,
+    QUORUM_MARK_WRITES,
+    SHUTDOWN_MS_MAX,
+)
 from holdfast.rules.quorum_rows import (
     BoundaryRow,
     EntryRow,
@@ -148,7 +153,9 @@ class SqliteQuorumLog:
     def close(self) -> None:
         if self._forked or self._state == "closed":
             return
-        self.writer.stop()
+        if not self.writer.stop(SHUTDOWN_MS_MAX / 1000):
+            self.abort()
+            return
         try:
             if self.failure is None:
                 self._mark_end()
@@ -165,14 +172,17 @@ class SqliteQuorumLog:
             log.warning("closing %s: %s", self._paths.quorum, error)
 
     def abort(self) -> None:
-        """Leaves the files as a killed process does: what waits is refused."""
+        """Refuses what waits, and ends: the next opening checks every row."""
         self.writer.abort()
         self._shut()
 
     def _shut(self) -> None:
         self._state = "closed"
         run_locked(self._reading, lambda: None if self._reader is None else shut(self._reader))
-        shut(self._con)
+        if not self.writer.between_groups(lambda: shut(self._con), ABORT_MS_MAX / 1000):
+            # A write hangs. It may still reach the disk, so nobody else may have the file yet.
+            log.error("%s stays locked: a write hangs in it", self._paths.quorum)
+            return
         lock, self._lock = self._lock, -1
         if lock >= 0:
             close_unlocked(lock)

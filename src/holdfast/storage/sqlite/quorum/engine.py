@@ -107,6 +107,8 @@ class QuorumEngine:
         self._reserve, self._raise_mark, self._mark_writes = reserve, raise_mark, mark_writes
         self._unmarked = 0
         """Writes since the mark was written."""
+        self._owes_mark = False
+        """Whether something may be committed that the mark has to say before the next answer."""
         self._committed = False
         """Whether the commit that is under way has come past its COMMIT."""
         self._wal_pages = 0
@@ -138,13 +140,15 @@ class QuorumEngine:
 
     def commit(self) -> None:
         self._committed = False
+        # Before it happens: an interrupt may come between the commit and the mark.
+        self._owes_mark |= self.rows.promised
         try:
             self._once.execute("COMMIT")
         except apsw.FullError:
             self._commit_promises()
         self._committed = True
         self._unmarked += self.rows.written
-        if self.rows.promised or self._unmarked >= self._mark_writes:
+        if self._owes_mark or self._unmarked >= self._mark_writes:
             self._mark()
         if self._wal_pages >= QUORUM_WAL_PAGES:
             self._checkpoint()
@@ -176,7 +180,7 @@ class QuorumEngine:
             if not self._reserve.met_end():
                 raise
             self._raise_mark(self.rows)
-        self._unmarked = 0
+        self._unmarked, self._owes_mark = 0, False
 
     def _checkpoint(self) -> None:
         """What is committed stands in the WAL and is synced there, so an error here takes nothing

@@ -32,7 +32,7 @@ from holdfast.rules.quorum_rows import (
     Standing,
 )
 from holdfast.rules.quorum_save import raised
-from holdfast.storage.files.durable import FILE_MODE, disk_errors, rename_file
+from holdfast.storage.files.durable import FILE_MODE, disk_errors
 from holdfast.storage.files.home import HomePaths, size_of, status_of
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import check_ours, connect, managed, shut, typed
@@ -49,7 +49,7 @@ from holdfast.storage.sqlite.quorum.mark import (
 )
 from holdfast.storage.sqlite.quorum.rows import DAMAGED_HEAD, Card
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
-from holdfast.storage.sqlite.recovery.swap import fresh_label
+from holdfast.storage.sqlite.recovery.swap import fresh_label, move_raft_logs
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
 
@@ -136,17 +136,10 @@ def _connect(opening: Opening, *, check: bool) -> tuple[apsw.Connection, dict[st
 
 
 def _set_aside(paths: HomePaths) -> None:
-    """Keeps what is there under other names. The database first: without its WAL it would look
-    whole, and be older.
-    """
+    """Keeps what is there under other names."""
     label = fresh_label(paths.root, "corrupt", time.time_ns() // 1_000_000)
-    kept = paths.quorum.with_name(f"{paths.quorum.name}.{label}")
-    for path in (paths.quorum, paths.quorum_wal):
-        if status_of(path) is not None:
-            rename_file(path, kept.with_name(path.name.replace(paths.quorum.name, kept.name, 1)))
-    with disk_errors(f"remove {paths.quorum_shm}"):
-        paths.quorum_shm.unlink(missing_ok=True)
-    log.error("%s is damaged and kept as %s; a new one begins", paths.quorum, kept.name)
+    for kept in move_raft_logs(paths, label):
+        log.error("the Raft logs are damaged and kept as %s; new ones begin", kept)
 
 
 # --- doubt -------------------------------------------------------------------------------------
@@ -206,7 +199,7 @@ def _judge_groups(
         if reason is None and card.group.reason == DAMAGED_HEAD:
             reason = DAMAGED_HEAD
         if reason is None and was is not None:
-            reason = why_doubt_group(card, was)
+            reason = why_doubt_group(card, rows.voters_used(scope), was)
         if reason is None and scope in others:
             reason = why_doubt_known(card, rows.voters_used(scope), others[scope])
         if reason is not None:

@@ -138,6 +138,7 @@ class QuorumWrites(QuorumRows):
         if incarnation < old.group.incarnation:
             raise LogMismatch(f"{scope} is in incarnation {old.group.incarnation} here")
         head = LogHead(term=old.head.term, vote=old.head.vote, written=old.head.written)
+        self.intake_drop(scope)
         self._give_up(old.number)
         return self.add(group, head, id_=old.id)
 
