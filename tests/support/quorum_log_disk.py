@@ -12,7 +12,7 @@ from holdfast.rules.errors import DiskFull, HoldfastError
 from holdfast.rules.quorum_rows import GroupWrite
 from holdfast.simulate.disk.workload import Acknowledge
 from holdfast.storage.sqlite.quorum import engine
-from holdfast.storage.sqlite.quorum_log import SqliteQuorumLog
+from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 from support.quorum_logs import TAG, entry, snapshot, write
 
 CONTENT = b"a snapshot"

@@ -4,6 +4,8 @@ home's own database.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,24 +125,45 @@ def test_Q3_the_age_of_what_is_not_synced_tells_that_the_disk_hangs(
     log.close()
 
 
-def test_Q4_a_vote_is_saved_while_another_process_holds_the_homes_database(
-    tmp_path: Path,
-) -> None:
-    store = SqliteStore(tmp_path / "data.db")
+HOLDER = """
+import sys, apsw
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def is_held(database: Path) -> bool:
+    connection = apsw.Connection(str(database))
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError:
+        return True
+    finally:
+        connection.close()
+    return False
+
+
+def test_Q4_votes_are_saved_while_another_process_holds_the_homes_database(tmp_path: Path) -> None:
+    database = tmp_path / "data.db"
+    SqliteStore(database).stop()
     log = opened(tmp_path)
     filled(log, 1)
-    holder = apsw.Connection(str(tmp_path / "data.db"))
-    holder.execute("BEGIN IMMEDIATE")
-    blocked = threading.Thread(target=lambda: store.write(lambda tx: tx.set_peer_name("ana")))
-    blocked.start()
-    for term in range(2, 30):
-        log.save(write(term, entry(term, term), term=term, vote=2))
-    assert blocked.is_alive(), "the ordinary write still waits for the lock"
-    holder.execute("ROLLBACK")
-    blocked.join(30)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        for term in range(2, 30):
+            log.save(write(term, entry(term, term), term=term, vote=2))
+        assert is_held(database), "all that time nobody could write there"
+        holder.communicate()
+    assert not is_held(database)
     log.close()
-    store.stop()
-    holder.close()
 
 
 @pytest.mark.parametrize("op", ["write", "sync"])

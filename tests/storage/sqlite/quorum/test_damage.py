@@ -152,6 +152,23 @@ def test_Q4_commits_that_a_damaged_wal_drops_are_noticed(tmp_path: Path) -> None
     assert "6 commits" in found["harmed"].reason
 
 
+def test_Q4_a_schema_that_says_something_else_is_noticed(tmp_path: Path) -> None:
+    """The names of columns are text in the file: what bears no sum could change its meaning."""
+    two_groups(tmp_path, clean=False)
+    path = tmp_path / "quorum.db"
+    content = path.read_bytes()
+    for name, other, before in ((b"term", b"xxxx", b"config"), (b"size", b"term", b"digest")):
+        old = name + b" INTEGER NOT NULL,\n    " + before
+        assert content.count(old) == 1
+        content = content.replace(old, old.replace(name, other))
+    content = content.replace(b"xxxx INTEGER", b"size INTEGER")
+    with open(path, "r+b") as file:
+        file.write(content)
+    log = opened(tmp_path)
+    assert [group.standing for group in log.groups()] == ["must_rejoin"] * 2
+    log.close()
+
+
 def flipped(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
 

@@ -11,7 +11,7 @@ from holdfast.rules.errors import OutcomeUnknown
 from holdfast.simulate.disk.disk import SimulatedDisk
 from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.simulate.disk.files import watch_files
-from holdfast.storage.sqlite.quorum_log import SqliteQuorumLog
+from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 from support.quorum_logs import entry, filled, opened, write
 
 

@@ -40,7 +40,7 @@ from holdfast.storage.sqlite.quorum.writes import QuorumWrites
 log = logging.getLogger("holdfast")
 
 
-class Step:
+class QuorumStep:
     """One write in a group, and what came of it. It may be run twice: see `group_commit`."""
 
     __slots__ = ("_work", "adds", "error", "result", "scope")
@@ -53,7 +53,7 @@ class Step:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def __call__(self, tx: Any) -> Step:
+    def __call__(self, tx: Any) -> QuorumStep:
         self.run(tx)
         tx.steps.append(self)
         return self
@@ -81,7 +81,7 @@ class QuorumTransaction(QuorumWrites):
     def __init__(self, connection: apsw.Connection, reserve: QuorumReserve) -> None:
         super().__init__(connection)
         self.reserve = reserve
-        self.steps: list[Step] = []
+        self.steps: list[QuorumStep] = []
 
     def start(self) -> None:
         super().start()

@@ -60,7 +60,7 @@ LATEST: Final = 1
 _MISSING: Final = "its Raft log is missing: this home was restored, or lost the file"
 
 
-class Opening(NamedTuple):
+class QuorumOpening(NamedTuple):
     """What an opening is told."""
 
     paths: HomePaths
@@ -71,7 +71,7 @@ class Opening(NamedTuple):
     random: Callable[[int], bytes]
 
 
-def open_rows(opening: Opening) -> tuple[apsw.Connection, QuorumMark]:
+def open_rows(opening: QuorumOpening) -> tuple[apsw.Connection, QuorumMark]:
     """A connection to write with, and the mark as it is now. The caller has the lock."""
     paths = opening.paths
     mark = read_quorum_mark(paths.quorum_mark)
@@ -93,7 +93,7 @@ def open_rows(opening: Opening) -> tuple[apsw.Connection, QuorumMark]:
     return connection, found
 
 
-def _settle_wal(opening: Opening) -> str | None:
+def _settle_wal(opening: QuorumOpening) -> str | None:
     """Makes sure of the WAL; returns why commits in it are lost, if they are."""
     paths = opening.paths
     if status_of(paths.quorum) is None:
@@ -112,7 +112,7 @@ def _settle_wal(opening: Opening) -> str | None:
     return f"{lost} commits in {paths.quorum_wal} are damaged" if lost > 1 else None
 
 
-def _connect(opening: Opening, *, check: bool) -> tuple[apsw.Connection, dict[str, str]]:
+def _connect(opening: QuorumOpening, *, check: bool) -> tuple[apsw.Connection, dict[str, str]]:
     connection = connect(opening.paths.quorum, sync=opening.sync, vfs=opening.vfs)
     managed(connection)
     try:
@@ -147,7 +147,7 @@ def _set_aside(paths: HomePaths) -> None:
 
 def _begin(
     connection: apsw.Connection,
-    opening: Opening,
+    opening: QuorumOpening,
     mark: QuorumMark | None,
     harm: str | None,
     problems: dict[str, str],

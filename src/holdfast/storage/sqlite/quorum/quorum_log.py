@@ -7,7 +7,7 @@ vote with. One connection writes, behind the same group commit as the home's sto
 synced shares the next. A second connection reads beside it, what is committed.
 
 One process at a time has it open (StoreBusy for the next). What is noticed at the opening, and what
-cannot be, is told in `quorum/mark`; what happens in a commit in `quorum/engine`.
+cannot be, is told in `mark`; what happens in a commit in `engine`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.owned_lock import owned_lock, run_locked
 from holdfast.storage.quorum_port import Answer, LogState
 from holdfast.storage.sqlite.connection import connect, is_alone, managed, shut, typed
-from holdfast.storage.sqlite.quorum.engine import QuorumEngine, Step
+from holdfast.storage.sqlite.quorum.engine import QuorumEngine, QuorumStep
 from holdfast.storage.sqlite.quorum.mark import marked, write_quorum_mark
-from holdfast.storage.sqlite.quorum.opening import Opening, open_rows
+from holdfast.storage.sqlite.quorum.opening import QuorumOpening, open_rows
 from holdfast.storage.sqlite.quorum.reserve import QuorumReserve
 from holdfast.storage.sqlite.quorum.rows import Card, QuorumRows
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
@@ -100,7 +100,7 @@ class SqliteQuorumLog:
         self._reserve = QuorumReserve(self._paths.quorum_ballast, ballast_bytes)
         self._lock = _lock(self._paths.quorum_lock)
         try:
-            opening = Opening(self._paths, known, sync, vfs, file_number, random)
+            opening = QuorumOpening(self._paths, known, sync, vfs, file_number, random)
             self._con, self._mark = self._open(opening)
             try:
                 self._reader = self._open_reader(vfs)
@@ -122,7 +122,7 @@ class SqliteQuorumLog:
         self._stilled = self._forked = False
         fork_gate.watch(self)
 
-    def _open(self, opening: Opening) -> tuple[apsw.Connection, Any]:
+    def _open(self, opening: QuorumOpening) -> tuple[apsw.Connection, Any]:
         try:
             return open_rows(opening)
         except DiskFull:
@@ -356,7 +356,7 @@ class SqliteQuorumLog:
         """Runs a write and returns after its sync. With `waits`, `oldest_unsynced_ms` counts it."""
         token = self._came() if waits else -1
         try:
-            step: Step = self.writer.write(Step(scope, work, adds=adds))
+            step: QuorumStep = self.writer.write(QuorumStep(scope, work, adds=adds))
             result: T = step.value()
             return result
         finally:
@@ -411,13 +411,13 @@ class _SaveTicket(Ticket):
     __slots__ = ("log", "token", "write")
 
     def __init__(self, write: GroupWrite, sink: Sink, log: SqliteQuorumLog, token: int) -> None:
-        work: Any = Step(write.scope, lambda tx: tx.save(write), adds=not write.is_promise)
+        work: Any = QuorumStep(write.scope, lambda tx: tx.save(write), adds=not write.is_promise)
         super().__init__(work, sink)
         self.write, self.log, self.token = write, log, token
 
     def answer(self) -> SaveAnswer:
         self.log.went(self.token)
-        error = self.error or (self.result.error if isinstance(self.result, Step) else None)
+        error = self.error or (self.result.error if isinstance(self.result, QuorumStep) else None)
         if error is not None:
             return SaveAnswer(write=self.write, error=error)
         return SaveAnswer(write=self.write, saved=self.result.result)
