@@ -128,9 +128,11 @@ class QuorumEngine:
         self.rows.start()
 
     def savepoint(self) -> None:
+        self.rows.flush()
         self._once.execute("SAVEPOINT member")
 
     def release(self) -> None:
+        self.rows.flush()
         self._once.execute("RELEASE member")
 
     def undo(self) -> None:
@@ -143,6 +145,7 @@ class QuorumEngine:
         # Before it happens: an interrupt may come between the commit and the mark.
         self._owes_mark |= self.rows.promised
         try:
+            self.rows.flush()
             self._once.execute("COMMIT")
         except apsw.FullError:
             self._commit_promises()
@@ -171,6 +174,7 @@ class QuorumEngine:
                 step.run(self.rows)
             except Refused as error:
                 step.error = error  # it had followed one that is not in now
+        self.rows.flush()
         self._once.execute("COMMIT")
 
     def _mark(self) -> None:

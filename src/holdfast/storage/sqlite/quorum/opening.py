@@ -171,6 +171,7 @@ def _begin(
             generation = mark.generation
         rows.note("store", store)
         rows.note("generation", generation + 1)
+        rows.flush()
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

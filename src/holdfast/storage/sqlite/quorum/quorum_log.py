@@ -16,7 +16,7 @@ import fcntl
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -238,31 +238,39 @@ class SqliteQuorumLog:
         )
 
     def submit(self, writes: Sequence[GroupWrite], answer: Answer) -> int:
-        sink = _Sink(answer)  # one for all: what shares a commit is answered together
-        tickets = [_SaveTicket(write, sink, self, self._came()) for write in writes]
+        sink = _Sink(answer, self)  # one for all: what shares a commit is answered together
+        tokens = self._came(len(writes))
+        tickets = [_SaveTicket(write, sink, at) for write, at in zip(writes, tokens, strict=True)]
         taken = 0
         try:
             taken = self.writer.submit(tickets)
         finally:
-            for ticket in tickets[taken:]:
-                self.went(ticket.token)
+            if taken < len(tickets):
+                self.went(tokens[taken:])
         return taken
 
     def oldest_unsynced_ms(self) -> int | None:
         since = run_locked(self._counting, lambda: next(iter(self._waiting.values()), None))
         return None if since is None else max(0, int((self._clock() - since) * 1000))
 
-    def _came(self) -> int:
-        def add() -> int:
-            token = next(self._numbers)
-            self._waiting[token] = self._clock()
-            return token
+    def _came(self, count: int) -> list[int]:
+        """Notes so many writes; returns a number for each."""
+
+        def add() -> list[int]:
+            tokens = list(itertools.islice(self._numbers, count))
+            self._waiting.update(dict.fromkeys(tokens, self._clock()))
+            return tokens
 
         return run_locked(self._counting, add)
 
-    def went(self, token: int) -> None:
-        """A write was answered."""
-        run_locked(self._counting, lambda: self._waiting.pop(token, None))
+    def went(self, tokens: Iterable[int]) -> None:
+        """Writes were answered."""
+
+        def remove() -> None:
+            for token in tokens:
+                self._waiting.pop(token, None)
+
+        run_locked(self._counting, remove)
 
     # --- the log -------------------------------------------------------------------------------
 
@@ -354,14 +362,14 @@ class SqliteQuorumLog:
         waits: bool = False,
     ) -> T:
         """Runs a write and returns after its sync. With `waits`, `oldest_unsynced_ms` counts it."""
-        token = self._came() if waits else -1
+        tokens = self._came(1) if waits else []
         try:
             step: QuorumStep = self.writer.write(QuorumStep(scope, work, adds=adds))
             result: T = step.value()
             return result
         finally:
             if waits:
-                self.went(token)
+                self.went(tokens)
 
     def _look(self, scope: str, look: Callable[[QuorumRows, Card], T]) -> T:
         """Reads rows of a group. One whose rows are damaged must rejoin from then on."""
@@ -408,15 +416,14 @@ class SqliteQuorumLog:
 class _SaveTicket(Ticket):
     """A write that was submitted."""
 
-    __slots__ = ("log", "token", "write")
+    __slots__ = ("token", "write")
 
-    def __init__(self, write: GroupWrite, sink: Sink, log: SqliteQuorumLog, token: int) -> None:
+    def __init__(self, write: GroupWrite, sink: Sink, token: int) -> None:
         work: Any = QuorumStep(write.scope, lambda tx: tx.save(write), adds=not write.is_promise)
         super().__init__(work, sink)
-        self.write, self.log, self.token = write, log, token
+        self.write, self.token = write, token
 
     def answer(self) -> SaveAnswer:
-        self.log.went(self.token)
         error = self.error or (self.result.error if isinstance(self.result, QuorumStep) else None)
         if error is not None:
             return SaveAnswer(write=self.write, error=error)
@@ -426,11 +433,12 @@ class _SaveTicket(Ticket):
 class _Sink:
     """Hands the answers of one group to whoever submitted the writes."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, answer: Answer, log: SqliteQuorumLog) -> None:
+        self._answer, self._log = answer, log
 
     def __call__(self, tickets: list[Ticket]) -> None:
         saves = [ticket for ticket in tickets if isinstance(ticket, _SaveTicket)]
+        self._log.went([ticket.token for ticket in saves])
         self._answer([ticket.answer() for ticket in saves])
 
 
