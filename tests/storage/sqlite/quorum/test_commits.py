@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -23,7 +24,10 @@ from holdfast.rules.quorum_rows import SaveAnswer
 from holdfast.simulate.disk.disk import FaultyDisk
 from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.storage.sqlite.quorum import engine
+from holdfast.storage.sqlite.quorum.engine import QuorumStep
+from holdfast.storage.sqlite.quorum.writes import QuorumWrites
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.tickets import Ticket
 from support.quorum_logs import TAG, entry, filled, opened, write
 from support.small_disk import fill, mounted
 
@@ -100,6 +104,35 @@ def test_Q4_what_comes_while_a_commit_is_synced_shares_the_next(
     plan.go_on.set()
     assert [answer.error for answer in (*first.wait(), *others.wait())] == [None] * 11
     assert disk.counts["sync"] - syncs == 1, "ten groups, one sync"
+    log.close()
+
+
+def test_Q3_a_step_that_raises_undoes_itself_alone(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    filled(log, 1)
+    filled(log, 1, scope="other")
+    answers, failed = Answers(2), list[Ticket]()
+
+    def half(tx: QuorumWrites) -> None:
+        tx.save(write(2, entry(2, 1), scope="other"))
+        raise ZeroDivisionError
+
+    def together() -> None:
+        log.submit([write(2, entry(2, 1))], answers)
+        step: Any = QuorumStep("other", half, adds=True)
+        log.writer.submit([Ticket(step, failed.extend)])
+        log.submit([write(3, entry(3, 1))], answers)
+
+    log.writer.between_groups(together, None)
+    assert [answer.error for answer in answers.wait()] == [None, None]
+    assert isinstance(failed[0].error, ZeroDivisionError)
+    assert log.state == "open"
+    log.save(write(4, entry(4, 1)))
+    log.save(write(2, entry(2, 1), scope="other"))
+    log.close()
+    log = opened(tmp_path)
+    assert [log.head(scope).last for scope in ("team", "other")] == [4, 2]
+    assert len(log.entries("team", 1, 9, 999)) == 4
     log.close()
 
 

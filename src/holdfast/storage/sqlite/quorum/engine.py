@@ -128,7 +128,6 @@ class QuorumEngine:
         self.rows.start()
 
     def savepoint(self) -> None:
-        self.rows.flush()
         self._once.execute("SAVEPOINT member")
 
     def release(self) -> None:
