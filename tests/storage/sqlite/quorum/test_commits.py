@@ -19,11 +19,12 @@ from holdfast.rules.errors import (
     OutcomeUnknown,
     StoreBusy,
     StoreFailed,
+    UnknownGroup,
 )
 from holdfast.rules.quorum_rows import SaveAnswer
 from holdfast.simulate.disk.disk import FaultyDisk
 from holdfast.simulate.disk.faults import DiskCall, Kind
-from holdfast.storage.sqlite.quorum import engine
+from holdfast.storage.sqlite.quorum import engine, quorum_log
 from holdfast.storage.sqlite.quorum.engine import QuorumStep
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
 from holdfast.storage.sqlite.store import SqliteStore
@@ -350,6 +351,21 @@ def test_Q3_entries_stay_refused_until_there_is_room_for_the_reserve(
     with pytest.raises(DiskFull):
         log.init("new", tag=TAG, voter=1, config=b"")
     log.save(write(2, term=9, vote=2))
+    log.close()
+
+
+def test_Q3_a_log_that_was_opened_on_a_full_disk_reads_and_writes_by_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum_log, "is_alone", lambda connection: True)
+    log = opened(tmp_path)
+    filled(log, 1, 2)
+    log.save(write(2, entry(3, 2), term=3, vote=2))
+    assert [e.index for e in log.entries("team", 1, 9, 999)] == [1, 2, 3]
+    assert [group.scope for group in log.groups()] == ["team"]
+    assert log.head("team").vote == 2
+    with pytest.raises(UnknownGroup):
+        log.head("other")
     log.close()
 
 
