@@ -16,7 +16,7 @@ from holdfast.rules.quorum_rows import (
 )
 from holdfast.storage.memory.quorum_log import MemoryQuorumLog
 from holdfast.storage.quorum_port import QuorumLog
-from holdfast.storage.sqlite.quorum_log import SqliteQuorumLog
+from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 
 TAG: Final = b"t" * 16
 SMALL_BALLAST: Final = 64 * 1024

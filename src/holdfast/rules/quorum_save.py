@@ -29,7 +29,6 @@ from holdfast.rules.quorum_rows import (
     HardStateRow,
     LogHead,
     QuorumSnapshot,
-    TermRun,
 )
 
 INDEX_MAX = (1 << 40) - 1
@@ -199,13 +198,6 @@ def after_install(
     if stays:
         return kept, True
     return replace(kept, last=snapshot.index, last_term=snapshot.term), False
-
-
-def term_in(runs: list[TermRun], head: LogHead, index: int) -> int | None:
-    """The term of an entry, from the runs of its log."""
-    if index == head.base:
-        return head.base_term
-    return next((run.term for run in runs if run.first <= index <= run.last), None)
 
 
 def raised(head: LogHead, hard: HardStateRow) -> LogHead:

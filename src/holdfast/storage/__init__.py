@@ -6,6 +6,7 @@ last.
 
     ports         what the store of a node must be able to do
     sqlite        that store on a disk; `sqlite.recovery` for damaged databases
+    quorum_port   what the store of a node's Raft logs must be able to do; on SQLite and in memory
     memory        the same in dictionaries, for tests, simulations and looks into the past
     group_commit  many writers, one commit at a time: under both
     tickets       one write that waits, and how a group is answered

@@ -204,6 +204,24 @@ def test_Q3_submitted_writes_are_answered_in_order_each_with_its_own_outcome(
     assert log.submit([], answer) == 0
 
 
+def test_Q3_a_tail_may_be_cut_by_the_write_that_comes_right_after_it(log: QuorumLog) -> None:
+    filled(log, 1)
+    done = threading.Event()
+    errors: list[BaseException | None] = []
+
+    def answer(some: list[SaveAnswer]) -> None:
+        errors.extend(a.error for a in some)
+        if len(errors) == 2:
+            done.set()
+
+    both = [write(2, entry(2, 1), entry(3, 1)), write(3, entry(3, 2), term=2, cut=3)]
+    log.submit(both, answer)
+    assert done.wait(30)
+    assert errors == [None, None]
+    assert indexes(log) == [(1, 1), (2, 1), (3, 2)]
+    assert runs_of(log) == [(1, 2, 1), (3, 3, 2)]
+
+
 class Model:
     """What a log must show, kept in the plainest way."""
 

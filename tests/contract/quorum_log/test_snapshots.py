@@ -8,7 +8,7 @@ import pytest
 from holdfast.rules.errors import BadValue, LogMismatch, MustRejoin, OverLimit, StoreCorrupt
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX
 from holdfast.storage.quorum_port import QuorumLog
-from support.quorum_logs import entry, filled, snapshot, write
+from support.quorum_logs import TAG, entry, filled, snapshot, write
 
 CONTENT = b"state of the machine"
 
@@ -118,6 +118,8 @@ def test_Q8_a_snapshot_that_leads_nowhere_is_refused(log: QuorumLog) -> None:
     log.set_standing("team", 1, "must_rejoin")
     with pytest.raises(MustRejoin):
         log.intake_begin("team", 1, snapshot(9, 2, CONTENT))
+    log.join("team", incarnation=1, tag=TAG, voter=2)
+    assert log.intake("team") is None
 
 
 def test_Q8_the_largest_part_fits_and_an_empty_snapshot_too(log: QuorumLog) -> None:

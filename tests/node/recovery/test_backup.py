@@ -28,6 +28,7 @@ from holdfast.rules.errors import (
     StoreCorrupt,
     UnsupportedProtocol,
 )
+from holdfast.rules.quorum_rows import KnownGroup
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import snapshot_copy as copying
@@ -45,6 +46,7 @@ from support.keeping import (
     overwrite,
     team,
 )
+from support.quorum_logs import TAG, filled, opened, write
 from support.snapshot import differences, snapshot
 
 ANYTHING_OLD = Ttl(blob_ms=0, orphan_ms=0)
@@ -184,6 +186,31 @@ def test_B6_a_restored_home_still_shows_how_it_came_to_its_key(tmp_path: Path) -
     restore(tmp_path / "backup", tmp_path / "new")
     with open_node(tmp_path / "new") as restored:
         assert OwnKey(restored._engine, HomePaths(restored.home)).former() == key.former()
+
+
+def test_Q4_the_raft_logs_are_in_no_backup_and_outlive_no_restore(
+    node: Node, tmp_path: Path
+) -> None:
+    log = opened(node.home)
+    filled(log, 1)
+    log.save(write(2, term=5, vote=3))
+    backup(node, tmp_path / "backup")
+    log.close()
+    node.close()
+    assert not list((tmp_path / "backup").rglob("quorum*"))
+    home = node.home
+    report = restore(tmp_path / "backup", home, force=True)
+    assert not HomePaths(home).quorum.exists()
+    assert any(path.name.startswith("quorum.db.before-restore-") for path in report.aside)
+    log = opened(home)
+    assert (log.group("team").standing, log.head("team").term) == ("must_rejoin", 5)
+    log.close()
+    restore(tmp_path / "backup", tmp_path / "fresh")
+    assert not list((tmp_path / "fresh").glob("quorum*"))
+    known = KnownGroup(scope="team", incarnation=1, tag=TAG, voter=1)
+    log = opened(tmp_path / "fresh", known=[known])
+    assert log.group("team").standing == "must_rejoin"
+    log.close()
 
 
 def test_S13_a_backup_is_for_our_eyes_only(made: Path) -> None:

@@ -46,6 +46,7 @@ from support.keeping import (
     overwrite,
     team,
 )
+from support.quorum_logs import filled, opened
 from support.snapshot import differences, snapshot
 from support.source import HandClock
 from support.stores import link_row, quarantine_row, token_row, zone_key, zone_row
@@ -167,6 +168,36 @@ def test_S1_drifted_modes_are_mended_and_told(home: Path) -> None:
     blob.chmod(0o644)
     assert worst_of(home, "home").status == "ok", "not each blob is looked at every time"
     assert worst_of(home, "home", full=True).status == "warn"
+
+
+def test_Q4_a_voter_that_must_rejoin_is_told_and_looking_changes_nothing(home: Path) -> None:
+    assert not [check for check in diagnose(home).checks if check.name == "quorum"]
+    log = opened(home)
+    filled(log, 1)
+    filled(log, 1, scope="other")
+    log.set_standing("team", 1, "must_rejoin", "for a test")
+    wal = HomePaths(home).quorum_wal.read_bytes()
+    found = [(c.status, c.message) for c in diagnose(home).checks if c.name == "quorum"]
+    assert HomePaths(home).quorum_wal.read_bytes() == wal
+    assert found == [
+        ("warn", "voter 1 of team takes no part: for a test"),
+        ("ok", "this node has a part in 2 groups, and votes in 1"),
+    ]
+    log.close()
+    HomePaths(home).quorum.write_bytes(b"rubbish")
+    assert [c.status for c in diagnose(home).checks if c.name == "quorum"] == ["fail"]
+
+
+def test_S1_the_files_of_the_raft_logs_are_for_our_eyes_only(home: Path) -> None:
+    log = opened(home)
+    filled(log, 1)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.glob("quorum*")}
+    assert set(modes.values()) == {0o600}
+    assert set(modes) >= {"quorum.db", "quorum.db-wal", "quorum.mark", "quorum.lock"}
+    os.chmod(HomePaths(home).quorum, 0o644)
+    assert any("quorum.db" in check.message for check in diagnose(home).checks)
+    assert stat.S_IMODE(HomePaths(home).quorum.stat().st_mode) == 0o600
+    log.close()
 
 
 def test_S1_a_link_where_a_file_belongs_is_told(home: Path) -> None:

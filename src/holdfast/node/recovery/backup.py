@@ -6,6 +6,8 @@
             /identity.former    how its earlier keys signed the ones after them, if it had others
             /manifest.json      the list of its files, with their hashes
 
+The Raft logs (`quorum.db`) are left out: a voter that came back with an old one could vote twice.
+
 A backup is written under a temporary name and renamed at the end, so a folder with the final name
 is whole.
 
@@ -14,9 +16,9 @@ restored log gives out a second time, and peers hold stamps that its clocks woul
 restored home counts on in an epoch above every one that is known of it, and its clocks skip ahead
 (`RESTORE_LAMPORT_SKIP`), both in the restored database before it takes its place.
 
-A restore deletes nothing. The old database and blobs stay in the home under names that end
-in `before-restore-<time>`. A crash at any moment leaves the old home or the new one: the content of
-blobs only adds to what is there, and the database takes its place in one rename.
+A restore deletes nothing. The old database, Raft logs and blobs stay in the home under names that
+end in `before-restore-<time>`. A crash at any moment leaves the old home or the new one: the
+content of blobs only adds to what is there, and the database takes its place in one rename.
 """
 
 from __future__ import annotations
@@ -376,7 +378,8 @@ def count_on(database: Path, epoch: int, clocks: dict[str, int]) -> LogMark:
 def _take_place(paths: HomePaths, source: Path, draft: Draft) -> list[Path]:
     """Puts the draft in the place of the database; returns the files that were kept."""
     label = swap.fresh_label(paths.root, "before-restore", SystemClock().now_ms())
-    aside: list[Path] = []
+    # Before the database: if it ends here, the old home has to rejoin its groups, which is safe.
+    aside = swap.move_raft_logs(paths, label)
     if paths.database.exists():
         swap.absorb_wal(paths)
         aside += _keep_blobs(paths, label)

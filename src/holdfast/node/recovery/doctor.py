@@ -38,6 +38,7 @@ from holdfast.node.recovery.check_links import (
     check_trust,
 )
 from holdfast.node.recovery.check_log import REPAIR, check_entries, check_wal
+from holdfast.node.recovery.check_quorum import check_quorum
 from holdfast.node.recovery.check_streams import REPAIR_STREAMS, check_streams
 from holdfast.node.recovery.check_sync import check_sync
 from holdfast.node.recovery.checks import Check, fail, joined_names, ok, warn
@@ -96,6 +97,7 @@ def diagnose(home: Path, *, full: bool = False) -> Report:
         checks += _guarded("processes", partial(_processes, paths))
         checks += _guarded("kept", partial(_kept, paths))
         checks += _guarded("database", partial(_database, paths, full))
+        checks += _guarded("quorum", partial(check_quorum, paths))
         metrics = summarise(paths.metrics)
     return Report(home=home, checks=tuple(checks), metrics=metrics)
 

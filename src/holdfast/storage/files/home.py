@@ -9,7 +9,7 @@
     ballast                               0600   room that is given up when the disk is full
     log.mark                              0600
     bus.mark                              0600   which numbers its bus has reserved
-    quorum.db  quorum.db-wal  quorum.db-shm   0600   its Raft logs: terms, votes and entries
+    quorum.db  quorum.db-wal  quorum.db-shm  0600  its Raft logs: terms, votes and entries
     quorum.mark  quorum.lock              0600   what they must show at least; who has them open
     quorum.ballast                        0600   room for votes when the disk is full
     whereabouts.json                      0600

@@ -1,8 +1,8 @@
 """The Raft logs of a node in dictionaries, for tests, models and simulations.
 
-It keeps what `storage/sqlite/quorum_log` keeps, by the same rules (`rules/quorum_save`), as long as
-the object lives: every call is judged first and done after that, so nothing has to be undone. A
-submitted write is answered before `submit` returns.
+It keeps what its twin in `storage/sqlite/quorum` keeps, by the same rules (`rules/quorum_save`), as
+long as the object lives: every call is judged first and done after that, so nothing has to be
+undone. A submitted write is answered before `submit` returns.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ def paths_(session: CommandSession) -> None:
         "database": paths.database,
         "blobs": paths.blobs,
         "identity": paths.identity,
+        "quorum": paths.quorum,
         "metrics": paths.metrics,
         "processes": paths.processes,
     }

@@ -1,4 +1,4 @@
-"""The parts of `sqlite.quorum_log`: the Raft logs of a node in a file of their own.
+"""The Raft logs of a node in a file of their own: `quorum_log` is what others open.
 
     quorum.db  quorum.db-wal  quorum.db-shm    the rows (`rows`, `writes`, `schema`)
     quorum.mark                                what the file must show at least (`mark`)

@@ -6,13 +6,19 @@ our sums find damaged is told group by group: the others are not concerned.
 
 from __future__ import annotations
 
+from typing import Final
+
 import apsw
 
 from holdfast.rules.errors import EntryDamaged, StoreCorrupt
 from holdfast.rules.limits import QUORUM_SWEEP_BYTES
 from holdfast.rules.quorum_rows import TAKES_PART
+from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.integrity import check
 from holdfast.storage.sqlite.quorum.rows import Card, QuorumRows
+
+PACKAGE: Final = "holdfast.storage.sqlite.quorum"
+"""Where the scripts of the schema are."""
 
 
 def damaged_groups(connection: apsw.Connection) -> dict[str, str]:
@@ -20,12 +26,31 @@ def damaged_groups(connection: apsw.Connection) -> dict[str, str]:
     problems = check(connection)
     if problems:
         raise StoreCorrupt(f"{connection.filename} does not pass its check: {problems[0]}")
+    if _schema(connection) != _expected_schema():
+        # It is text in the file, and a flipped bit in it changes what all rows mean.
+        raise StoreCorrupt(f"the schema in {connection.filename} is not what was written")
     rows = QuorumRows(connection)
     found = {}
     for scope, card in rows.cards().items():
         if card.group.standing in TAKES_PART and (problem := _problem(rows, card)):
             found[scope] = problem
     return found
+
+
+def _schema(connection: apsw.Connection) -> list[tuple[object, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
+    return list(connection.execute(query))
+
+
+def _expected_schema() -> list[tuple[object, ...]]:
+    connection = apsw.Connection(":memory:")
+    try:
+        for step in migrations.load(PACKAGE):
+            for _ in connection.execute(step.up):
+                pass
+        return _schema(connection)
+    finally:
+        connection.close()
 
 
 def _problem(rows: QuorumRows, card: Card) -> str | None:
@@ -40,4 +65,6 @@ def _problem(rows: QuorumRows, card: Card) -> str | None:
                 return "the end of its Raft log is not what was written"
     except EntryDamaged as error:
         return error.message
+    if rows.reaches_beyond(card):
+        return "its Raft log has entries after its end"
     return None

@@ -28,6 +28,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     OutcomeUnknown,
     Refused,
+    StoreCorrupt,
     StoreFailed,
     Unknown,
 )
@@ -39,7 +40,7 @@ from holdfast.storage.sqlite.quorum.writes import QuorumWrites
 log = logging.getLogger("holdfast")
 
 
-class Step:
+class QuorumStep:
     """One write in a group, and what came of it. It may be run twice: see `group_commit`."""
 
     __slots__ = ("_work", "adds", "error", "result", "scope")
@@ -52,7 +53,7 @@ class Step:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def __call__(self, tx: Any) -> Step:
+    def __call__(self, tx: Any) -> QuorumStep:
         self.run(tx)
         tx.steps.append(self)
         return self
@@ -80,7 +81,7 @@ class QuorumTransaction(QuorumWrites):
     def __init__(self, connection: apsw.Connection, reserve: QuorumReserve) -> None:
         super().__init__(connection)
         self.reserve = reserve
-        self.steps: list[Step] = []
+        self.steps: list[QuorumStep] = []
 
     def start(self) -> None:
         super().start()
@@ -106,6 +107,8 @@ class QuorumEngine:
         self._reserve, self._raise_mark, self._mark_writes = reserve, raise_mark, mark_writes
         self._unmarked = 0
         """Writes since the mark was written."""
+        self._owes_mark = False
+        """Whether something may be committed that the mark has to say before the next answer."""
         self._committed = False
         """Whether the commit that is under way has come past its COMMIT."""
         self._wal_pages = 0
@@ -128,6 +131,7 @@ class QuorumEngine:
         self._once.execute("SAVEPOINT member")
 
     def release(self) -> None:
+        self.rows.flush()
         self._once.execute("RELEASE member")
 
     def undo(self) -> None:
@@ -137,13 +141,16 @@ class QuorumEngine:
 
     def commit(self) -> None:
         self._committed = False
+        # Before it happens: an interrupt may come between the commit and the mark.
+        self._owes_mark |= self.rows.promised
         try:
+            self.rows.flush()
             self._once.execute("COMMIT")
         except apsw.FullError:
             self._commit_promises()
         self._committed = True
         self._unmarked += self.rows.written
-        if self.rows.promised or self._unmarked >= self._mark_writes:
+        if self._owes_mark or self._unmarked >= self._mark_writes:
             self._mark()
         if self._wal_pages >= QUORUM_WAL_PAGES:
             self._checkpoint()
@@ -166,6 +173,7 @@ class QuorumEngine:
                 step.run(self.rows)
             except Refused as error:
                 step.error = error  # it had followed one that is not in now
+        self.rows.flush()
         self._once.execute("COMMIT")
 
     def _mark(self) -> None:
@@ -175,7 +183,7 @@ class QuorumEngine:
             if not self._reserve.met_end():
                 raise
             self._raise_mark(self.rows)
-        self._unmarked = 0
+        self._unmarked, self._owes_mark = 0, False
 
     def _checkpoint(self) -> None:
         """What is committed stands in the WAL and is synced there, so an error here takes nothing
@@ -211,6 +219,9 @@ class QuorumEngine:
         if committing and self._committed and isinstance(known, StoreFailed | DiskFull):
             # The group is on the disk, and the mark is not.
             known = OutcomeUnknown(f"the disk failed after a commit: {known.message}")
+        if isinstance(known, apsw.Error):
+            # A row that is there twice, a column that is not there: nothing that we ever write.
+            known = StoreCorrupt(f"the Raft logs are damaged: {known}", hint="open the home again")
         if isinstance(known, Unknown | Broken) and not isinstance(known, EntryDamaged):
             self.fail(known)
         return known

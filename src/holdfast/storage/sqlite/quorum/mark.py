@@ -117,12 +117,15 @@ def why_doubt_store(store: str, generation: int, file: int, mark: QuorumMark | N
     return None
 
 
-def why_doubt_group(card: Card, mark: MarkedGroup) -> str | None:
-    """Why a group may have gone back, by what the mark says of it."""
+def why_doubt_group(card: Card, used: Collection[int], mark: MarkedGroup) -> str | None:
+    """Why a group may have gone back, by what the mark says of it. Ids are never used again: a
+    group that has had the voter id of the mark, and has another one now, has gone on.
+    """
     group, head = card.group, card.head
-    if group.incarnation < mark.incarnation or group.voter != mark.voter:
+    if group.incarnation < mark.incarnation or mark.voter not in used:
         return f"this node was voter {mark.voter} of incarnation {mark.incarnation} before"
-    if mark.standing not in TAKES_PART and group.standing in TAKES_PART:
+    same = group.voter == mark.voter
+    if same and mark.standing not in TAKES_PART and group.standing in TAKES_PART:
         return f"this node was {mark.standing} before"
     if head.term < mark.term:
         return f"{_OLDER}: it is in term {head.term}, and was in {mark.term}"

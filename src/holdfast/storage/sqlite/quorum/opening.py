@@ -32,11 +32,11 @@ from holdfast.rules.quorum_rows import (
     Standing,
 )
 from holdfast.rules.quorum_save import raised
-from holdfast.storage.files.durable import FILE_MODE, disk_errors, rename_file
+from holdfast.storage.files.durable import FILE_MODE, disk_errors
 from holdfast.storage.files.home import HomePaths, size_of, status_of
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import check_ours, connect, managed, shut, typed
-from holdfast.storage.sqlite.quorum.check import damaged_groups
+from holdfast.storage.sqlite.quorum.check import PACKAGE, damaged_groups
 from holdfast.storage.sqlite.quorum.mark import (
     MarkedGroup,
     QuorumMark,
@@ -49,19 +49,18 @@ from holdfast.storage.sqlite.quorum.mark import (
 )
 from holdfast.storage.sqlite.quorum.rows import DAMAGED_HEAD, Card
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
-from holdfast.storage.sqlite.recovery.swap import fresh_label
+from holdfast.storage.sqlite.recovery.swap import fresh_label, move_raft_logs
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
 
 log = logging.getLogger("holdfast")
 
-PACKAGE: Final = "holdfast.storage.sqlite.quorum"
 LATEST: Final = 1
 """The version of the schema that this code writes."""
 _MISSING: Final = "its Raft log is missing: this home was restored, or lost the file"
 
 
-class Opening(NamedTuple):
+class QuorumOpening(NamedTuple):
     """What an opening is told."""
 
     paths: HomePaths
@@ -72,7 +71,7 @@ class Opening(NamedTuple):
     random: Callable[[int], bytes]
 
 
-def open_rows(opening: Opening) -> tuple[apsw.Connection, QuorumMark]:
+def open_rows(opening: QuorumOpening) -> tuple[apsw.Connection, QuorumMark]:
     """A connection to write with, and the mark as it is now. The caller has the lock."""
     paths = opening.paths
     mark = read_quorum_mark(paths.quorum_mark)
@@ -94,7 +93,7 @@ def open_rows(opening: Opening) -> tuple[apsw.Connection, QuorumMark]:
     return connection, found
 
 
-def _settle_wal(opening: Opening) -> str | None:
+def _settle_wal(opening: QuorumOpening) -> str | None:
     """Makes sure of the WAL; returns why commits in it are lost, if they are."""
     paths = opening.paths
     if status_of(paths.quorum) is None:
@@ -113,7 +112,7 @@ def _settle_wal(opening: Opening) -> str | None:
     return f"{lost} commits in {paths.quorum_wal} are damaged" if lost > 1 else None
 
 
-def _connect(opening: Opening, *, check: bool) -> tuple[apsw.Connection, dict[str, str]]:
+def _connect(opening: QuorumOpening, *, check: bool) -> tuple[apsw.Connection, dict[str, str]]:
     connection = connect(opening.paths.quorum, sync=opening.sync, vfs=opening.vfs)
     managed(connection)
     try:
@@ -128,23 +127,19 @@ def _connect(opening: Opening, *, check: bool) -> tuple[apsw.Connection, dict[st
         if version < LATEST:
             migrations.migrate(connection, migrations.load(PACKAGE))
         return connection, damaged_groups(connection) if check else {}
+    except apsw.SQLError as error:
+        shut(connection)
+        raise StoreCorrupt(f"the schema of {opening.paths.quorum} is damaged: {error}") from error
     except BaseException as error:
         shut(connection)
         raise typed(error) from error
 
 
 def _set_aside(paths: HomePaths) -> None:
-    """Keeps what is there under other names. The database first: without its WAL it would look
-    whole, and be older.
-    """
+    """Keeps what is there under other names."""
     label = fresh_label(paths.root, "corrupt", time.time_ns() // 1_000_000)
-    kept = paths.quorum.with_name(f"{paths.quorum.name}.{label}")
-    for path in (paths.quorum, paths.quorum_wal):
-        if status_of(path) is not None:
-            rename_file(path, kept.with_name(path.name.replace(paths.quorum.name, kept.name, 1)))
-    with disk_errors(f"remove {paths.quorum_shm}"):
-        paths.quorum_shm.unlink(missing_ok=True)
-    log.error("%s is damaged and kept as %s; a new one begins", paths.quorum, kept.name)
+    for kept in move_raft_logs(paths, label):
+        log.error("the Raft logs are damaged and kept as %s; new ones begin", kept)
 
 
 # --- doubt -------------------------------------------------------------------------------------
@@ -152,7 +147,7 @@ def _set_aside(paths: HomePaths) -> None:
 
 def _begin(
     connection: apsw.Connection,
-    opening: Opening,
+    opening: QuorumOpening,
     mark: QuorumMark | None,
     harm: str | None,
     problems: dict[str, str],
@@ -176,6 +171,7 @@ def _begin(
             generation = mark.generation
         rows.note("store", store)
         rows.note("generation", generation + 1)
+        rows.flush()
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -204,7 +200,7 @@ def _judge_groups(
         if reason is None and card.group.reason == DAMAGED_HEAD:
             reason = DAMAGED_HEAD
         if reason is None and was is not None:
-            reason = why_doubt_group(card, was)
+            reason = why_doubt_group(card, rows.voters_used(scope), was)
         if reason is None and scope in others:
             reason = why_doubt_known(card, rows.voters_used(scope), others[scope])
         if reason is not None:

@@ -180,6 +180,16 @@ class QuorumRows:
                 break
         return found
 
+    def reaches_beyond(self, card: Card) -> bool:
+        """Whether rows stand after the end of the log, which no write leaves there."""
+        span = (card.place(card.head.last + 1), card.end)
+        return any(
+            self._con.execute(
+                f"SELECT 1 FROM {table} WHERE place BETWEEN ? AND ? LIMIT 1", span
+            ).get
+            for table in ("entry", "run")
+        )
+
     def _verified(self, card: Card, start: int, last: int) -> Iterator[EntryRow]:
         """The entries from start to last, each compared with its sum and with the runs."""
         if start > last:

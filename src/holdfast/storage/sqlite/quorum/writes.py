@@ -4,6 +4,9 @@ Every step first asks `rules.quorum_save` whether it fits, and changes rows afte
 read of the groups is kept between transactions, since only this connection writes, and read again
 after something was undone.
 
+Entries and heads of a transaction are written together, by `flush`: many writes of a group make one
+statement for their entries and one for the head of the log.
+
 Rows are dropped in two steps. The first moves the base of a log or gives its number up, which is
 one row. The second (`sweep`) removes rows that nobody reads any more, few at a time.
 """
@@ -78,6 +81,9 @@ class QuorumWrites(QuorumRows):
         self._once = connection.cursor()
         self._known: dict[str, Card] | None = None
         """All groups; None when they have to be read again."""
+        self._new_entries: list[tuple[int, int, int, bytes, bytes]] = []
+        self._new_heads: dict[str, Card] = {}
+        """What `flush` writes."""
         self.promised = False
         self.written = 0
         """Writes in this transaction."""
@@ -91,6 +97,18 @@ class QuorumWrites(QuorumRows):
     def forget(self) -> None:
         """What is known of the groups may have been undone."""
         self._known = None
+        self._new_entries.clear()
+        self._new_heads.clear()
+
+    def flush(self) -> None:
+        """Writes what is still to be written: before the commit, a savepoint, or another look."""
+        if self._new_entries:
+            self._once.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?)", self._new_entries)
+            self._new_entries.clear()
+        for card in self._new_heads.values():
+            head = msgspec.structs.astuple(card.head)
+            self._once.execute(_HEAD, (card.id, *head, head_sum(card)))
+        self._new_heads.clear()
 
     def cards(self) -> dict[str, Card]:
         if self._known is None:
@@ -138,6 +156,7 @@ class QuorumWrites(QuorumRows):
         if incarnation < old.group.incarnation:
             raise LogMismatch(f"{scope} is in incarnation {old.group.incarnation} here")
         head = LogHead(term=old.head.term, vote=old.head.vote, written=old.head.written)
+        self.intake_drop(scope)
         self._give_up(old.number)
         return self.add(group, head, id_=old.id)
 
@@ -196,9 +215,7 @@ class QuorumWrites(QuorumRows):
         self._con.execute("INSERT OR IGNORE INTO used_voter VALUES (?, ?)", (scope, voter))
 
     def _put_head(self, card: Card) -> None:
-        head = msgspec.structs.astuple(card.head)
-        self._once.execute(_HEAD, (card.id, *head, head_sum(card)))
-        self.cards()[card.group.scope] = card
+        self.cards()[card.group.scope] = self._new_heads[card.group.scope] = card
 
     def _put_boundary(self, card: Card, config: bytes) -> None:
         self._con.execute(
@@ -221,6 +238,7 @@ class QuorumWrites(QuorumRows):
         if write.cut_from is not None and write.cut_from <= before.last:
             kept = write.cut_from - 1
             kept_term = self.term_at(card, kept) or 0
+            self.flush()
             span = (card.place(write.cut_from), card.end)
             self._once.execute("DELETE FROM entry WHERE place BETWEEN ? AND ?", span)
             self._once.execute("DELETE FROM run WHERE place BETWEEN ? AND ?", span)
@@ -234,10 +252,9 @@ class QuorumWrites(QuorumRows):
 
     def _append(self, card: Card, entries: Sequence[EntryRow], term: int) -> None:
         tag, base = card.entry_tag, card.place(0)
-        self._once.executemany(
-            "INSERT INTO entry VALUES (?, ?, ?, ?, ?)",
-            [(base | e.index, e.term, e.kind, e.payload, entry_sum(tag, e)) for e in entries],
-        )
+        self._new_entries += [
+            (base | e.index, e.term, e.kind, e.payload, entry_sum(tag, e)) for e in entries
+        ]
         for entry in entries:
             if entry.term != term:
                 term = entry.term
@@ -327,6 +344,7 @@ class QuorumWrites(QuorumRows):
         """Removes a few rows: of this log those before its base, and of logs that were given up.
         True if there may be more.
         """
+        self.flush()
         card = self.card(scope)
         # Of the runs the one stays in which the first entry lies.
         last_run = self._con.execute(

@@ -26,8 +26,8 @@ from typing import Final
 import apsw
 
 from holdfast.rules.errors import HoldfastError, StoreBusy, StoreFailed
-from holdfast.storage.files.durable import Draft, disk_errors, drafting, fsync_dir
-from holdfast.storage.files.home import HomePaths, size_of
+from holdfast.storage.files.durable import Draft, disk_errors, drafting, fsync_dir, rename_file
+from holdfast.storage.files.home import HomePaths, size_of, status_of
 from holdfast.storage.sqlite.connection import connect, typed
 
 _COPY_BYTES: Final = 1024 * 1024
@@ -82,6 +82,24 @@ def swap_database(paths: HomePaths, draft: Draft, label: str) -> list[Path]:
         undo_half_swap(paths)
         raise
     return kept
+
+
+def move_raft_logs(paths: HomePaths, label: str) -> list[Path]:
+    """The Raft logs get other names, and the home has none. The database first: without its WAL it
+    would look whole, and be older.
+    """
+    kept = paths.quorum.with_name(f"{paths.quorum.name}.{label}")
+    moved = []
+    for path, aside in (
+        (paths.quorum, kept),
+        (paths.quorum_wal, kept.with_name(f"{kept.name}-wal")),
+    ):
+        if status_of(path) is not None:
+            rename_file(path, aside)
+            moved.append(aside)
+    with disk_errors(f"remove {paths.quorum_shm}"):
+        paths.quorum_shm.unlink(missing_ok=True)
+    return moved
 
 
 def undo_half_swap(paths: HomePaths) -> bool:

@@ -7,7 +7,7 @@ vote with. One connection writes, behind the same group commit as the home's sto
 synced shares the next. A second connection reads beside it, what is committed.
 
 One process at a time has it open (StoreBusy for the next). What is noticed at the opening, and what
-cannot be, is told in `quorum/mark`; what happens in a commit in `quorum/engine`.
+cannot be, is told in `mark`; what happens in a commit in `engine`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import fcntl
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -34,7 +34,12 @@ from holdfast.rules.errors import (
     StoreCorrupt,
     StoreFailed,
 )
-from holdfast.rules.limits import QUORUM_BALLAST_BYTES, QUORUM_MARK_WRITES
+from holdfast.rules.limits import (
+    ABORT_MS_MAX,
+    QUORUM_BALLAST_BYTES,
+    QUORUM_MARK_WRITES,
+    SHUTDOWN_MS_MAX,
+)
 from holdfast.rules.quorum_rows import (
     BoundaryRow,
     EntryRow,
@@ -56,9 +61,9 @@ from holdfast.storage.group_commit import GroupWriter
 from holdfast.storage.owned_lock import owned_lock, run_locked
 from holdfast.storage.quorum_port import Answer, LogState
 from holdfast.storage.sqlite.connection import connect, is_alone, managed, shut, typed
-from holdfast.storage.sqlite.quorum.engine import QuorumEngine, Step
+from holdfast.storage.sqlite.quorum.engine import QuorumEngine, QuorumStep
 from holdfast.storage.sqlite.quorum.mark import marked, write_quorum_mark
-from holdfast.storage.sqlite.quorum.opening import Opening, open_rows
+from holdfast.storage.sqlite.quorum.opening import QuorumOpening, open_rows
 from holdfast.storage.sqlite.quorum.reserve import QuorumReserve
 from holdfast.storage.sqlite.quorum.rows import Card, QuorumRows
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
@@ -95,7 +100,7 @@ class SqliteQuorumLog:
         self._reserve = QuorumReserve(self._paths.quorum_ballast, ballast_bytes)
         self._lock = _lock(self._paths.quorum_lock)
         try:
-            opening = Opening(self._paths, known, sync, vfs, file_number, random)
+            opening = QuorumOpening(self._paths, known, sync, vfs, file_number, random)
             self._con, self._mark = self._open(opening)
             try:
                 self._reader = self._open_reader(vfs)
@@ -117,7 +122,7 @@ class SqliteQuorumLog:
         self._stilled = self._forked = False
         fork_gate.watch(self)
 
-    def _open(self, opening: Opening) -> tuple[apsw.Connection, Any]:
+    def _open(self, opening: QuorumOpening) -> tuple[apsw.Connection, Any]:
         try:
             return open_rows(opening)
         except DiskFull:
@@ -148,7 +153,9 @@ class SqliteQuorumLog:
     def close(self) -> None:
         if self._forked or self._state == "closed":
             return
-        self.writer.stop()
+        if not self.writer.stop(SHUTDOWN_MS_MAX / 1000):
+            self.abort()
+            return
         try:
             if self.failure is None:
                 self._mark_end()
@@ -165,14 +172,17 @@ class SqliteQuorumLog:
             log.warning("closing %s: %s", self._paths.quorum, error)
 
     def abort(self) -> None:
-        """Leaves the files as a killed process does: what waits is refused."""
+        """Refuses what waits, and ends: the next opening checks every row."""
         self.writer.abort()
         self._shut()
 
     def _shut(self) -> None:
         self._state = "closed"
         run_locked(self._reading, lambda: None if self._reader is None else shut(self._reader))
-        shut(self._con)
+        if not self.writer.between_groups(lambda: shut(self._con), ABORT_MS_MAX / 1000):
+            # A write hangs. It may still reach the disk, so nobody else may have the file yet.
+            log.error("%s stays locked: a write hangs in it", self._paths.quorum)
+            return
         lock, self._lock = self._lock, -1
         if lock >= 0:
             close_unlocked(lock)
@@ -228,31 +238,39 @@ class SqliteQuorumLog:
         )
 
     def submit(self, writes: Sequence[GroupWrite], answer: Answer) -> int:
-        sink = _Sink(answer)  # one for all: what shares a commit is answered together
-        tickets = [_SaveTicket(write, sink, self, self._came()) for write in writes]
+        sink = _Sink(answer, self)  # one for all: what shares a commit is answered together
+        tokens = self._came(len(writes))
+        tickets = [_SaveTicket(write, sink, at) for write, at in zip(writes, tokens, strict=True)]
         taken = 0
         try:
             taken = self.writer.submit(tickets)
         finally:
-            for ticket in tickets[taken:]:
-                self.went(ticket.token)
+            if taken < len(tickets):
+                self.went(tokens[taken:])
         return taken
 
     def oldest_unsynced_ms(self) -> int | None:
         since = run_locked(self._counting, lambda: next(iter(self._waiting.values()), None))
         return None if since is None else max(0, int((self._clock() - since) * 1000))
 
-    def _came(self) -> int:
-        def add() -> int:
-            token = next(self._numbers)
-            self._waiting[token] = self._clock()
-            return token
+    def _came(self, count: int) -> list[int]:
+        """Notes so many writes; returns a number for each."""
+
+        def add() -> list[int]:
+            tokens = list(itertools.islice(self._numbers, count))
+            self._waiting.update(dict.fromkeys(tokens, self._clock()))
+            return tokens
 
         return run_locked(self._counting, add)
 
-    def went(self, token: int) -> None:
-        """A write was answered."""
-        run_locked(self._counting, lambda: self._waiting.pop(token, None))
+    def went(self, tokens: Iterable[int]) -> None:
+        """Writes were answered."""
+
+        def remove() -> None:
+            for token in tokens:
+                self._waiting.pop(token, None)
+
+        run_locked(self._counting, remove)
 
     # --- the log -------------------------------------------------------------------------------
 
@@ -344,14 +362,14 @@ class SqliteQuorumLog:
         waits: bool = False,
     ) -> T:
         """Runs a write and returns after its sync. With `waits`, `oldest_unsynced_ms` counts it."""
-        token = self._came() if waits else -1
+        tokens = self._came(1) if waits else []
         try:
-            step: Step = self.writer.write(Step(scope, work, adds=adds))
+            step: QuorumStep = self.writer.write(QuorumStep(scope, work, adds=adds))
             result: T = step.value()
             return result
         finally:
             if waits:
-                self.went(token)
+                self.went(tokens)
 
     def _look(self, scope: str, look: Callable[[QuorumRows, Card], T]) -> T:
         """Reads rows of a group. One whose rows are damaged must rejoin from then on."""
@@ -398,16 +416,15 @@ class SqliteQuorumLog:
 class _SaveTicket(Ticket):
     """A write that was submitted."""
 
-    __slots__ = ("log", "token", "write")
+    __slots__ = ("token", "write")
 
-    def __init__(self, write: GroupWrite, sink: Sink, log: SqliteQuorumLog, token: int) -> None:
-        work: Any = Step(write.scope, lambda tx: tx.save(write), adds=not write.is_promise)
+    def __init__(self, write: GroupWrite, sink: Sink, token: int) -> None:
+        work: Any = QuorumStep(write.scope, lambda tx: tx.save(write), adds=not write.is_promise)
         super().__init__(work, sink)
-        self.write, self.log, self.token = write, log, token
+        self.write, self.token = write, token
 
     def answer(self) -> SaveAnswer:
-        self.log.went(self.token)
-        error = self.error or (self.result.error if isinstance(self.result, Step) else None)
+        error = self.error or (self.result.error if isinstance(self.result, QuorumStep) else None)
         if error is not None:
             return SaveAnswer(write=self.write, error=error)
         return SaveAnswer(write=self.write, saved=self.result.result)
@@ -416,11 +433,12 @@ class _SaveTicket(Ticket):
 class _Sink:
     """Hands the answers of one group to whoever submitted the writes."""
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, answer: Answer, log: SqliteQuorumLog) -> None:
+        self._answer, self._log = answer, log
 
     def __call__(self, tickets: list[Ticket]) -> None:
         saves = [ticket for ticket in tickets if isinstance(ticket, _SaveTicket)]
+        self._log.went([ticket.token for ticket in saves])
         self._answer([ticket.answer() for ticket in saves])
 
 

@@ -1,0 +1,24 @@
+"""Checks of the doctor about the groups in which this node votes. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.node.recovery.checks import Check, ok, warn
+from holdfast.storage.files.home import HomePaths
+from holdfast.storage.sqlite.quorum.look import read_groups
+
+
+def check_quorum(paths: HomePaths) -> Iterator[Check]:
+    if not paths.quorum.exists():
+        return  # most homes have no part in a quorum
+    groups = read_groups(paths)
+    for group in groups:
+        if group.standing == "must_rejoin":
+            yield warn(
+                "quorum",
+                f"voter {group.voter} of {group.scope} takes no part: {group.reason}",
+                "remove this voter from the group, then add the node again",
+            )
+    voting = sum(group.standing == "voter" for group in groups)
+    yield ok("quorum", f"this node has a part in {len(groups)} groups, and votes in {voting}")
