@@ -60,10 +60,10 @@ def test_Q6_statuses_are_retryable_or_permanent_as_listed(status: int | None, ag
 
 @pytest.mark.parametrize(
     "code",
-    (
+    [
         *("ECONNREFUSED", "ENOTFOUND", "ETIMEDOUT", "ECONNRESET", "timeout", "abort", "TypeError"),
         *("no_quorum", "no_leader", "outcome_unknown"),
-    ),
+    ],
 )
 def test_Q6_transport_errors_are_retryable(code: str) -> None:
     assert is_retryable(WriteFailure(None, code))

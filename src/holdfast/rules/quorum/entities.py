@@ -40,7 +40,10 @@ from holdfast.rules.errors import (
 
 Fields = dict[str, Any]
 
-HANDOFF_POLICIES: Final = ("park", "reassign-to-local", "reassign-any-healthy")
+PARK: Final = "park"
+TO_LOCAL: Final = "reassign-to-local"
+ANY_HEALTHY: Final = "reassign-any-healthy"
+HANDOFF_POLICIES: Final = (PARK, TO_LOCAL, ANY_HEALTHY)
 """What follows for the tasks of a lost node; the first is the default."""
 MINORITY_POLICIES: Final = ("queue", "reject")
 """What a node without a quorum does with strong writes; the first is the default."""

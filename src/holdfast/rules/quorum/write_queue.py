@@ -13,16 +13,16 @@ Which failures are tried again (`is_retryable`):
   happened; under the same id a second try is safe.
 - 502, 503, 504, and whatever says that there is no quorum or no coordinator: an outage.
 - 408 and 429: the other side wants us to come later, and has decided nothing.
-- 500: the other side failed on the way. It may have happened, so only a try under the same id tells;
-  to call it permanent would be to drop a write that may be committed.
+- 500: the other side failed on the way. It may have happened, so only a try under the same id
+  tells; to call it permanent would be to drop a write that may be committed.
 - 507: the disk of the coordinator is full. Nothing is wrong with the write, and somebody will make
   room, or another node will coordinate.
 
 All other answers are permanent: 400, 401, 403, 404, 409, 422, and every further 4xx, as well as 501
-and 505, which say that the other side cannot do such a thing at all. A code that says that the write
-is too large is permanent under any status: an etcd says so with 429. Permanent failures are recorded
-as failed at once and never queued. Every try counts as an attempt, also one that an outage ended: the broker's
-outbox counts otherwise.
+and 505, which say that the other side cannot do such a thing at all. A code that says that the
+write is too large is permanent under any status: an etcd says so with 429. Permanent failures are
+recorded as failed at once and never queued. Every try counts as an attempt, also one that an outage
+ended: the broker's outbox counts otherwise.
 
 A row is fenced anew each time that it is replayed: a token that was taken before a restart would
 fence a node's own queue for ever. The tokens of earlier tries are kept for whoever looks into it.
@@ -94,7 +94,7 @@ class WriteCounts(msgspec.Struct, frozen=True):
     failed: int = 0
 
 
-_LATER: Final = frozenset({408, 429, 500, 502, 503, 504, 507})
+_LATER: Final = frozenset({408, 429})
 _NEVER_5XX: Final = frozenset({501, 505})
 OUTAGES: Final = frozenset(
     {
