@@ -17,9 +17,15 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text
 from holdfast.rules.quorum.commit_record import decode_record, state_of
-from holdfast.rules.quorum.decide import REFUSALS, error_of
+from holdfast.rules.quorum.decide import REFUSALS, decide, error_of
 from holdfast.rules.quorum.fence import FenceOrder
-from holdfast.rules.quorum.intents import Guard, IntentAbandon, LeaseAcquire, LeaseRelease
+from holdfast.rules.quorum.intents import (
+    Guard,
+    IntentAbandon,
+    LeaseAcquire,
+    LeaseRelease,
+    decode_intent,
+)
 from holdfast.rules.reconcile import Outcome
 from support.envelopes import make_id
 from support.quorum_state import QuorumState, change, fence, intent, operation
@@ -310,6 +316,13 @@ def test_Q7_every_reason_has_its_error(state: QuorumState) -> None:
         assert error.message == "why"
     assert error_of("") is None
     assert type(error_of("what_a_later_version_says")) is BadEnvelope
+
+
+def test_Q7_a_body_that_was_read_before_gives_the_same_decision(state: QuorumState) -> None:
+    made = change(operation("put", "mission", "m", {"title": "a"}, base=0))
+    read = decide(state, made, fence(1), 5, decode_intent(made))
+    assert read == decide(state, made, fence(1), 5)
+    assert read.outcome is APPLIED
 
 
 # --- records -------------------------------------------------------------------------------------

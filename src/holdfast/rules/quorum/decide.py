@@ -92,7 +92,7 @@ from holdfast.rules.quorum.view import (
 from holdfast.rules.reconcile import Outcome
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an entry does to the committed state."""
 
     outcome: Outcome | None
@@ -116,8 +116,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.writes)
 
 
-def decide(view: View, envelope: Envelope, fence: FenceToken, committed_at: int) -> Decision:
-    """What a committed envelope does, given everything that was committed before it."""
+def decide(
+    view: View,
+    envelope: Envelope,
+    fence: FenceToken,
+    committed_at: int,
+    body: Body | None = None,
+) -> Decision:
+    """What a committed envelope does, given everything that was committed before it. `body` is what
+    `decode_intent` gave for this envelope, where the caller has asked before.
+    """
     known = view.intent(envelope.id)
     if known is not None:
         return _repeated(known, envelope)
@@ -126,7 +134,7 @@ def decide(view: View, envelope: Envelope, fence: FenceToken, committed_at: int)
     except (FenceTooOld, FenceForged) as error:
         return Decision(outcome=Outcome.REJECTED_FENCED, reason=error.code, detail=error.message)
     try:
-        body = decode_intent(envelope)
+        body = decode_intent(envelope) if body is None else body
         if isinstance(body, IntentAbandon):
             return _abandoned(view, envelope, body, fence, committed_at)
         ruling = _rule(view, envelope, body, fence, committed_at)

@@ -63,24 +63,24 @@ def rule_change(
         return Ruling(
             outcome=Outcome.REJECTED_FENCED, reason=FenceTooOld.code, detail="; ".join(fenced)
         )
-    rows = [view.entity(one.type, one.id) for one in body.operations]
-    for operation, row in zip(body.operations, rows, strict=True):
-        _check_there(operation, row)
-    meets = [
-        _meet(operation, row, envelope)
-        for operation, row in zip(body.operations, rows, strict=True)
-    ]
+    pairs = [(one, view.entity(one.type, one.id)) for one in body.operations]
+    for operation, row in pairs:
+        if operation.kind != "put":
+            _check_there(operation, row)
+    meets = [_meet(operation, row, envelope) for operation, row in pairs]
     if "clashes" in meets or ("covered" in meets and "fits" in meets):
-        return _conflict(body, rows, meets)
+        return _conflict(pairs, meets)
     if "covered" in meets:
         return Ruling(outcome=Outcome.SUPERSEDED)
     writes = tuple(
-        PutEntity(_written(operation, row, envelope, fence, committed_at), row)
-        for operation, row in zip(body.operations, rows, strict=True)
+        [
+            PutEntity(_written(operation, row, envelope, fence, committed_at), row)
+            for operation, row in pairs
+        ]
     )
     check_hierarchy(view, writes)
     revisions = tuple(
-        EntityRevision(write.row.type, write.row.id, write.row.revision) for write in writes
+        [EntityRevision(write.row.type, write.row.id, write.row.revision) for write in writes]
     )
     return Ruling(outcome=Outcome.APPLIED, writes=writes, revisions=revisions)
 
@@ -100,8 +100,7 @@ def _check_there(operation: EntityOperation, row: EntityRow | None) -> None:
     """Raises UnknownEntity where the operation needs an entity, and says nothing of one that it
     has seen: with a base that is no longer there it is a conflict, not a slip.
     """
-    if operation.kind == "put":
-        return
+    assert operation.kind != "put", "a put needs nothing"
     if row is None:
         gone = operation.base is None
     elif not row.deleted:
@@ -149,9 +148,9 @@ def _differing(operation: EntityOperation, row: EntityRow) -> tuple[str, ...]:
     return tuple(sorted(other))
 
 
-def _conflict(body: EntityChange, rows: list[EntityRow | None], meets: list[Meets]) -> Ruling:
+def _conflict(pairs: list[tuple[EntityOperation, EntityRow | None]], meets: list[Meets]) -> Ruling:
     clashes = []
-    for operation, row, met in zip(body.operations, rows, meets, strict=True):
+    for (operation, row), met in zip(pairs, meets, strict=True):
         if met == "fits" or operation.base is None:
             continue
         revision = 0 if row is None else row.revision

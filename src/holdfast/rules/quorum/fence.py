@@ -106,7 +106,11 @@ def check_newer(seen: FenceToken | None, offered: FenceToken, what: str) -> None
             f"{what}: lease epoch {offered.lease_epoch} was that of {seen.coordinator!r}, not of "
             f"{offered.coordinator!r}"
         )
-    if offered.order <= seen.order:
+    if (offered.incarnation, offered.lease_epoch, offered.sequence) <= (
+        seen.incarnation,
+        seen.lease_epoch,
+        seen.sequence,
+    ):
         raise FenceTooOld(f"{what}: the fence {offered} is not newer than {seen}")
 
 

@@ -22,14 +22,12 @@ from holdfast.rules.errors import (
     UnknownTask,
 )
 from holdfast.rules.order import Version
-from holdfast.rules.quorum.entities import HANDOFF_POLICIES, MESH_SETTINGS_ID, read_fields
+from holdfast.rules.quorum.entities import MESH_SETTINGS_ID, PARK, TO_LOCAL, read_fields
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import NodeLost, TaskHandoff
 from holdfast.rules.quorum.view import NodeRow, PutNode, PutTask, Ruling, View, holder_of
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.tasks import DISCARDED, Task, Turn
-
-PARK, TO_LOCAL, ANY_HEALTHY = HANDOFF_POLICIES
 
 
 def rule_turn(view: View, envelope: Envelope, body: Body) -> Ruling:

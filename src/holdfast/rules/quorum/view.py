@@ -5,6 +5,9 @@ dictionaries. Every question is about one record, so that no decision costs more
 more entities; `tasks_of` alone, for handoff, gives a page.
 
 The writes of a decision are whole rows: whoever applies them decides nothing.
+
+None of these values can be part of a circle, so the garbage collector need not look at them: there
+are a few for every write, and millions of rows.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class EntityRevision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     revision: int
 
 
-class EntityRow(msgspec.Struct, frozen=True, kw_only=True):
+class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entity as it stands after the last intent that changed it."""
 
     type: str
@@ -50,7 +53,7 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True):
     committed_at: int
 
 
-class IntentRecord(msgspec.Struct, frozen=True, kw_only=True):
+class IntentRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of an intent that was committed, or given up before it was."""
 
     id: bytes
@@ -74,7 +77,7 @@ class LeaseWaiter(msgspec.Struct, frozen=True, array_like=True):
     ttl_ms: int
 
 
-class LeaseRow(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A user's lease as the committed entries make it.
 
     Invariant: nobody waits for a lease that nobody holds. So a free one says nothing, and a store
@@ -95,7 +98,7 @@ class LeaseRow(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[LeaseWaiter, ...] = ()
 
 
-class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node that the quorum has declared lost, or has welcomed back."""
 
     peer: str
@@ -128,17 +131,17 @@ class View(Protocol):
     def node(self, peer: str) -> NodeRow | None: ...
 
 
-class PutEntity(msgspec.Struct, frozen=True):
+class PutEntity(msgspec.Struct, frozen=True, gc=False):
     row: EntityRow
     was: EntityRow | None
     """What stood there before; None if the entity is new."""
 
 
-class PutLease(msgspec.Struct, frozen=True):
+class PutLease(msgspec.Struct, frozen=True, gc=False):
     row: LeaseRow
 
 
-class PutTask(msgspec.Struct, frozen=True):
+class PutTask(msgspec.Struct, frozen=True, gc=False):
     """A task after one turn, and the turn with its effect, for the task's history."""
 
     id: str
@@ -146,11 +149,11 @@ class PutTask(msgspec.Struct, frozen=True):
     judged: Judged
 
 
-class PutNode(msgspec.Struct, frozen=True):
+class PutNode(msgspec.Struct, frozen=True, gc=False):
     row: NodeRow
 
 
-class PutIntent(msgspec.Struct, frozen=True):
+class PutIntent(msgspec.Struct, frozen=True, gc=False):
     record: IntentRecord
 
 
@@ -159,7 +162,7 @@ Write = PutEntity | PutLease | PutTask | PutNode | PutIntent
 ClashKind = Literal["moved", "ahead", "covered"]
 
 
-class Clash(msgspec.Struct, frozen=True):
+class Clash(msgspec.Struct, frozen=True, gc=False):
     """One entity of an intent whose base is not what is committed: for whoever decides."""
 
     type: str
@@ -171,7 +174,7 @@ class Clash(msgspec.Struct, frozen=True):
     """Fields in which what the intent wants and what is committed differ."""
 
 
-class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+class Ruling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the rules of one op say about an entry that is new and has authority."""
 
     outcome: Outcome

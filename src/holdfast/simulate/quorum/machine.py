@@ -29,7 +29,7 @@ from holdfast.simulate.disk.disk import SimulatedDisk
 from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.quorum.registers import Registers
 from holdfast.simulate.world.machine import Death, MachineClock, Weather
-from holdfast.storage.sqlite.quorum_log import SqliteQuorumLog
+from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 
 if TYPE_CHECKING:
     from holdfast.simulate.quorum.quorum import QuorumWorld
