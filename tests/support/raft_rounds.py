@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember
 from holdfast.rules.quorum.raft.events import ChangeMembers, Propose, Receive, StepDown, Tick
-from holdfast.rules.quorum.raft.messages import Message, Proposal, TimeoutNow
+from holdfast.rules.quorum.raft.messages import Message, Proposal, TimeoutNow, VoteAnswer
 from support.raft_nodes import (
     GROUP,
     ModelNode,
@@ -51,8 +51,14 @@ class Bounds(NamedTuple):
     """A leader's own disk lags until an action of its own."""
     prefixes: bool = True
     """A leader may send only the next entry."""
+    losses: bool = True
+    """An answer may be lost."""
+    proposals: bool = True
+    """Leaders append entries other than the first one of their term and configs."""
     least: bool = False
     """A candidate asks just as many voters as it needs, not more and not fewer."""
+    fresh: bool = False
+    """A candidate has heard of the latest term there is before it stands."""
     states_max: int = 1_000_000
 
 
@@ -87,9 +93,9 @@ class RoundSearch:
         self._numbers: dict[ModelNode, int] = {}
         self._pairs: dict[tuple[int, int, str], tuple[int, int]] = {}
         self._alone: dict[tuple[int, object], int] = {}
-        self._campaigns: dict[int, tuple[ModelNode, dict[int, Message]]] = {}
+        self._campaigns: dict[tuple[int, int], tuple[ModelNode, dict[int, Message]]] = {}
         self._votes: dict[tuple[int, Message], tuple[int, Sent]] = {}
-        self._counts: dict[tuple[int, tuple[Sent, ...]], int] = {}
+        self._counts: dict[tuple[int, int, tuple[Sent, ...]], int] = {}
         self._electable: dict[int, tuple[int, ...] | None] = {}
         self._crash_after_early = bounds.crashes > 0
         self._matching: set[tuple[int, int]] = set()
@@ -132,10 +138,13 @@ class RoundSearch:
         return self.states
 
     def actions(self, state: RoundState) -> Iterator[tuple[Name, RoundState]]:
+        bounds = self.bounds
         for at, number in enumerate(state.nodes):
             node = self._nodes[number]
             others = self._asks(number)
-            if others is not None:
+            if others is not None and not (
+                bounds.fresh and self._latest(state.nodes) >= bounds.terms
+            ):
                 yield from self._asked(state, at, others)
             if node.state.role == "leader":
                 yield from self._led(state, at, node)
@@ -147,6 +156,9 @@ class RoundSearch:
             if state.restores:
                 restored = self._with(state, at, self._do(number, "restore"))
                 yield ("restore", at + 1), restored._replace(restores=state.restores - 1)
+
+    def _latest(self, nodes: tuple[int, ...]) -> int:
+        return max(self._nodes[it].state.term for it in nodes)
 
     def _asks(self, number: int) -> tuple[int, ...] | None:
         """Places of the voters that a node asks, if it may stand for election."""
@@ -175,7 +187,8 @@ class RoundSearch:
     ) -> Iterator[tuple[Name, RoundState]]:
         number = state.nodes[at]
         if node.state.log.last < self.bounds.last:
-            yield ("propose", at + 1), self._with(state, at, self._do(number, "propose"))
+            if self.bounds.proposals:
+                yield ("propose", at + 1), self._with(state, at, self._do(number, "propose"))
             if state.changes:
                 for change in self._changes(node):
                     after = self._do(number, change)
@@ -183,9 +196,11 @@ class RoundSearch:
                         changed = self._with(state, at, after)
                         name = (change.change, change.id, "by", at + 1)
                         yield name, changed._replace(changes=state.changes - 1)
-        kinds = ["all", "lost", "crash"] if state.crashes else ["all", "lost"]
-        if self.bounds.prefixes:
-            kinds.append("one")
+        kinds = ["all", *(("lost",) if self.bounds.losses else ())]
+        kinds += [
+            *(("crash",) if state.crashes else ()),
+            *(("one",) if self.bounds.prefixes else ()),
+        ]
         for peer in node.state.peers:
             to = peer.id - 1
             for kind in kinds:
@@ -259,26 +274,30 @@ class RoundSearch:
 
     def _election(self, nodes: tuple[int, ...], at: int, asked: tuple[int, ...]) -> tuple[int, ...]:
         """The candidate asks, those asked answer, and their answers come back."""
-        _, asks = self._campaign(nodes[at])
+        latest = self._latest(nodes) if self.bounds.fresh else 0
+        _, asks = self._campaign(nodes[at], latest)
         after, answers = list(nodes), []
         for place in asked:
             after[place], answer = self._vote(nodes[place], asks[place + 1])
             answers.append(answer)
-        after[at] = self._counted(nodes[at], tuple(answers))
+        after[at] = self._counted(nodes[at], latest, tuple(answers))
         return tuple(after)
 
-    def _campaign(self, number: int) -> tuple[ModelNode, dict[int, Message]]:
-        if number not in self._campaigns:
-            node = self._nodes[number]
+    def _campaign(self, number: int, latest: int) -> tuple[ModelNode, dict[int, Message]]:
+        key = (number, latest)
+        if key not in self._campaigns:
+            node, _ = advanced(self._nodes[number], StepDown())
             me = node.state.me
             other = next(id for id in (*node.state.log.config.ids, _NEW) if id != me)
-            now = TimeoutNow(GROUP, other, me, node.state.term)
-            node, _ = advanced(node, StepDown())
+            if latest > node.state.term:
+                heard = VoteAnswer(GROUP, other, me, latest, True, False)
+                node, _ = advanced(node, Receive(heard))
             node, _ = synced(node)
+            now = TimeoutNow(GROUP, other, me, node.state.term)
             node, _ = advanced(node, Receive(now))
             node, sent = synced(node)
-            self._campaigns[number] = node, {ask.to: ask for ask in sent}
-        return self._campaigns[number]
+            self._campaigns[key] = node, {ask.to: ask for ask in sent}
+        return self._campaigns[key]
 
     def _vote(self, number: int, ask: Message) -> tuple[int, Sent]:
         key = (number, ask)
@@ -291,10 +310,10 @@ class RoundSearch:
             self._votes[key] = self._number(node), (*early, *late)
         return self._votes[key]
 
-    def _counted(self, number: int, answers: tuple[Sent, ...]) -> int:
-        key = (number, answers)
+    def _counted(self, number: int, latest: int, answers: tuple[Sent, ...]) -> int:
+        key = (number, latest, answers)
         if key not in self._counts:
-            node, _ = self._campaign(number)
+            node, _ = self._campaign(number, latest)
             for answer in chain.from_iterable(answers):
                 if answer.to == node.state.me:
                     # Everything comes twice: a network may do that.
@@ -330,8 +349,9 @@ class RoundSearch:
                 continue
             led, terms, commit = self._facts[number]
             if led and led not in elected:
-                elected = _with_leader(elected, led)
-                assert terms[: len(committed)] == committed, f"leader completeness: {led}"
+                elected = with_leader(elected, led)
+                complete = elected[-1] > led or terms[: len(committed)] == committed
+                assert complete, f"leader completeness: {led}"
             known = min(commit, len(committed))
             assert terms[:known] == committed[:known], f"state-machine safety: {terms}"
             if commit > known:
@@ -351,7 +371,7 @@ class RoundSearch:
         self._matching.add((one, other))
 
 
-def _with_leader(elected: tuple[Led, ...], led: Led) -> tuple[Led, ...]:
+def with_leader(elected: tuple[Led, ...], led: Led) -> tuple[Led, ...]:
     others = [id for term, id in elected if term == led[0]]
     assert not others, f"election safety: {others[0]} and {led[1]} in term {led[0]}"
     return tuple(sorted((*elected, led)))

@@ -63,7 +63,8 @@ class RaftWalk:
             (crashes, self.crash),
             (crashes * 2, self.restart),
             (pick((0, 1, 3)), self.cut),
-            (1.2, self.heal),
+            (pick((0, 0, 1)), self.isolate),
+            (pick((0.6, 2)), self.heal),
             (pick((0, 1)), self.compact),
             (pick((0, 1, 4)), self.transfer),
             (0.3, self.step_down),
@@ -127,7 +128,9 @@ class RaftWalk:
             self.world.propose(node, self.random.randint(1, 3))
 
     def read(self) -> None:
-        if node := self._one():
+        """Half of the reads go to a node that believes that it leads."""
+        leading = self._one(lambda node: node.state.role == "leader")
+        if node := (leading if leading and self.random.random() < 0.5 else self._one()):
             self.world.read(node)
 
     def crash(self) -> None:
@@ -146,6 +149,13 @@ class RaftWalk:
         self.world.cut.add((one, other))
         if self.random.random() < 0.5:
             self.world.cut.add((other, one))
+
+    def isolate(self) -> None:
+        """A leader is cut off from all others."""
+        if node := self._one(lambda node: node.state.role == "leader"):
+            for other in self.world.nodes:
+                self.world.cut |= {(node.id, other), (other, node.id)}
+            self.count("isolate")
 
     def heal(self) -> None:
         if self.world.cut and self.random.random() < 0.7:
