@@ -270,6 +270,15 @@ class RaftLaws:
             self._elected(node)
         if state.commit > before.commit:
             self._committed(node, before.commit)
+        self._durable(node)
+
+    def _durable(self, node: NodeOf) -> None:
+        """What a machine takes for durable is on its disk."""
+        disk, upto = node.disk, node.state.durable
+        if upto > max(disk.boundary, node.state.log.boundary):
+            assert upto <= disk.boundary + len(disk.entries), f"{upto} is not on the disk"
+            written = disk.entries[upto - disk.boundary - 1].term
+            assert written == node.state.log.term_at(upto), f"{upto} is another on the disk"
 
     def read_begins(self, node: int, number: int) -> None:
         self.reads[node, number] = len(self.committed)
@@ -283,6 +292,8 @@ class RaftLaws:
         state = node.state
         leader = self.leaders.setdefault(state.term, node.id)
         assert leader == node.id, f"election safety: {leader} and {node.id} in term {state.term}"
+        if state.term < max(self.leaders):
+            return  # Elected late: a later term may have decided already.
         for index, entry in enumerate(self.committed, 1):
             has = state.log.term_at(index)
             assert index <= state.log.boundary or has == entry.term, (

@@ -46,5 +46,9 @@ def hangs(state: GroupState) -> bool:
 
 
 def health(state: GroupState) -> DiskHealth:
-    """What this node tells others of its disk."""
+    """What this node tells others of its disk. One that may have forgotten a promise says so: no
+    leader counts it, not even one of a term that it has forgotten to refuse.
+    """
+    if state.barred:
+        return "forgot"
     return "slow" if state.disk == "fine" and hangs(state) else state.disk

@@ -38,7 +38,7 @@ Index = Annotated[int, Meta(ge=0, le=QUORUM_INDEX_MAX)]
 Round = Annotated[int, Meta(ge=0, le=QUORUM_INDEX_MAX)]
 ProposalId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 EntryKind = Literal["noop", "data", "config"]
-DiskHealth = Literal["fine", "slow", "full", "failed"]
+DiskHealth = Literal["fine", "slow", "full", "failed", "forgot"]
 RefusalReason = Literal[
     "no_leader",
     "leader_changed",

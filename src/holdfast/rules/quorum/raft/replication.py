@@ -47,10 +47,12 @@ def on_snapshot_finished(turn: RaftTurn, to: int) -> None:
 
 
 def went_back(peer: PeerProgress, answer: AppendAnswer | HeartbeatAnswer) -> bool:
-    """Whether a member has less than it had acknowledged. Only an answer to a round that began
-    after that acknowledgement tells; an older one is merely late.
+    """Whether a member says that it may have forgotten, or has less than it had acknowledged. Of
+    the latter only an answer to a round that began after that acknowledgement tells; an older one
+    is merely late.
     """
-    return answer.round > peer.match_round and answer.last < peer.match
+    shorter = answer.round > peer.match_round and answer.last < peer.match
+    return shorter or answer.disk == "forgot"
 
 
 def _heard(turn: RaftTurn, answer: AppendAnswer | HeartbeatAnswer) -> PeerProgress | None:

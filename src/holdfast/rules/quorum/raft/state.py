@@ -122,8 +122,8 @@ class GroupState(msgspec.Struct, frozen=True):
     transfer: TransferState | None = None
     asleep: bool = False
     barred: bool = False
-    """The disk of this node may have forgotten votes: it takes entries, but neither votes nor
-    leads until its id is removed and it joins anew."""
+    """The disk of this node may have forgotten votes and promises: it neither votes nor leads nor
+    counts until its id is removed and it joins anew."""
     removed: bool = False
     disk: DiskHealth = "fine"
     lost: tuple[int, ...] = ()
@@ -142,9 +142,13 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def may_lead(self) -> bool:
-        """Whether this node may stand for election."""
-        votes = self.log.config.is_voter(self.me)
-        return votes and not self.barred and not self.removed and self.disk not in BAD_DISK
+        """Whether this node may stand for election. While a config that removes it is not committed
+        it still may: the others may not be able to elect without it (dissertation, 4.2.2).
+        """
+        if self.barred or self.removed or self.disk not in ("fine", "slow"):
+            return False
+        since = self.log.config_at(self.commit)[0]
+        return any(config.is_voter(self.me) for at, config in self.log.configs if at >= since)
 
     @property
     def leads_settled(self) -> bool:
@@ -156,9 +160,6 @@ class GroupState(msgspec.Struct, frozen=True):
         term = self.log.term_at(index)
         assert term >= 0, "the log does not know that entry any more"
         return (self.incarnation, term, index)
-
-
-BAD_DISK: tuple[DiskHealth, ...] = ("slow", "full", "failed")
 
 
 class DurablePast(msgspec.Struct, frozen=True):

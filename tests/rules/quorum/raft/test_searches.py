@@ -1,0 +1,28 @@
+"""Exhaustive searches with the product's own step: no state breaks what Raft promises.
+
+Each search says how far it goes and how many states there are at least; one that has become smaller
+fails. In CI the large ones take turns by day; a soak runs all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.raft_searches import MESSAGES, ROUNDS
+from support.raft_messages import MessageSearch
+from support.raft_rounds import RoundSearch
+from support.seeds import part
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", part(ROUNDS, of=len(ROUNDS)))
+def test_Q4_no_way_through_atomic_rounds_breaks_a_promise(name: str) -> None:
+    bounds, states = ROUNDS[name]
+    assert RoundSearch(bounds).run() >= states >= 200_000
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MESSAGES)
+def test_Q4_no_order_of_single_messages_breaks_a_promise(name: str) -> None:
+    bounds, states = MESSAGES[name]
+    assert MessageSearch(bounds).run() >= states
