@@ -107,7 +107,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Stops the PostgreSQL of this worker, if a test has asked for one."""
+    """Stops the PostgreSQL and the etcd of this worker, if a test has asked for them."""
     postgres = sys.modules.get("support.postgres")
     if postgres is not None:
         postgres.stop_servers()
+    etcd = sys.modules.get("support.etcd_server")
+    if etcd is not None:
+        etcd.stop_etcd_servers()
