@@ -1,5 +1,5 @@
-"""An etcd for the tests, from a wheel: one of three members for each test worker, started when
-first asked for and stopped with the worker, and single ones with certificates or little room.
+"""An etcd for the tests, from a wheel: one of three members for the tests of a file, started when
+first asked for, and single ones with certificates or little room.
 
 The wheel holds 3.5.1, which is older than what we support: addresses allow that by name. Members
 end with the process that started them, whatever ends it: the kernel sees to that.
@@ -88,9 +88,9 @@ class EtcdServer:
         self._members[number].send_signal(signal.SIGCONT)
 
     def start_again(self, number: int) -> None:
-        """Starts a member that was killed; returns when it serves."""
+        """Starts a member that was killed; returns when it serves and knows its leader."""
         self._members[number] = self._start(number)
-        until(lambda: bool(self._status(number)))
+        until(lambda: self._answers(number))
 
     def stop(self) -> None:
         self._kill_all()
@@ -170,13 +170,13 @@ _running: dict[str, EtcdServer] = {}
 
 
 def etcd_server() -> EtcdServer:
-    """The one of three members of this worker. Whoever kills a member starts it again."""
+    """The one of three members of this file. Whoever kills a member starts it again."""
     if "three" not in _running:
         _running["three"] = EtcdServer()
     return _running["three"]
 
 
 def stop_etcd_servers() -> None:
-    """At the end of the session; see tests/conftest.py."""
+    """After the last test of a file; see tests/conftest.py."""
     while _running:
         _running.popitem()[1].stop()

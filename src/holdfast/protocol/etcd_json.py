@@ -144,7 +144,7 @@ Int64 = Annotated[int, Meta(ge=0, le=LAMPORT_MAX)]
 Uint64 = Annotated[int, Meta(ge=0)]
 
 
-class Header(msgspec.Struct, frozen=True, gc=False):
+class AnswerHeader(msgspec.Struct, frozen=True, gc=False):
     cluster_id: Uint64 = 0
     member_id: Uint64 = 0
     revision: Int64 = 0
@@ -163,7 +163,7 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
 
 
 class RangeAnswer(msgspec.Struct, frozen=True):
-    header: Header = Header()
+    header: AnswerHeader = AnswerHeader()
     kvs: Annotated[tuple[KeyValue, ...], Meta(max_length=_LISTED_MAX)] = ()
     more: bool = False
 
@@ -177,7 +177,7 @@ class OperationAnswer(msgspec.Struct, frozen=True):
 
 
 class TxnAnswer(msgspec.Struct, frozen=True):
-    header: Header = Header()
+    header: AnswerHeader = AnswerHeader()
     succeeded: bool = False
     responses: Annotated[tuple[OperationAnswer, ...], Meta(max_length=_LISTED_MAX)] = ()
 
@@ -190,26 +190,26 @@ class TxnAnswer(msgspec.Struct, frozen=True):
 
 
 class CompactionAnswer(msgspec.Struct, frozen=True):
-    header: Header = Header()
+    header: AnswerHeader = AnswerHeader()
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     type: Literal["PUT", "DELETE"] = "PUT"
     kv: KeyValue = KeyValue()
 
 
 class WatchAnswer(msgspec.Struct, frozen=True):
-    header: Header = Header()
+    header: AnswerHeader = AnswerHeader()
     created: bool = False
     canceled: bool = False
     cancel_reason: str = ""
     compact_revision: Int64 = 0
     fragment: bool = False
-    events: Annotated[tuple[Event, ...], Meta(max_length=100_000)] = ()
+    events: Annotated[tuple[WatchEvent, ...], Meta(max_length=100_000)] = ()
 
 
 class StatusAnswer(msgspec.Struct, frozen=True):
-    header: Header = Header()
+    header: AnswerHeader = AnswerHeader()
     version: str = ""
     db_size: Int64 = msgspec.field(default=0, name="dbSize")
     leader: Uint64 = 0
@@ -223,7 +223,7 @@ class MemberAnswer(msgspec.Struct, frozen=True):
 
 
 class MembersAnswer(msgspec.Struct, frozen=True):
-    header: Header = Header()
+    header: AnswerHeader = AnswerHeader()
     members: Annotated[tuple[MemberAnswer, ...], Meta(max_length=100)] = ()
 
 

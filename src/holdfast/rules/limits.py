@@ -1029,8 +1029,9 @@ ETCD_PAUSE_MS_MAX: Final = 500
 """The pause doubles with every further round, up to this."""
 ETCD_ANSWER_BYTES_MAX: Final = 32 * MIB
 """The largest answer that is read from an etcd; a larger one is refused (BadAnswer)."""
-ETCD_LINE_BYTES_MAX: Final = 8 * MIB
-"""The longest line of a watch; a longer one ends the watch. etcd cuts its lines at about 3 MiB."""
+ETCD_LINE_BYTES_MAX: Final = 16 * MIB
+"""The longest line of a watch; a longer one ends the watch. etcd cuts its lines at about 3 MiB, and
+at more only if it is told to take larger requests."""
 ETCD_ENTRY_BYTES_MAX: Final = 1 * MIB
 """The largest entry that is appended to an etcd (BodyTooLarge): it takes requests of 1.5 MiB."""
 ETCD_FETCH_MAX: Final = 16

@@ -42,6 +42,7 @@ from holdfast.rules.errors import (
     HoldfastError,
     OutcomeUnknown,
     StoreClosed,
+    TooMany,
     Unreachable,
 )
 from holdfast.rules.etcd.endpoints import Rotation, pause_ms
@@ -54,7 +55,7 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.transport.etcd_address import EtcdAddress, EtcdMember
-from holdfast.transport.etcd_member import Attempt, MemberConnections
+from holdfast.transport.etcd_member import CallAttempt, MemberConnections
 from holdfast.transport.etcd_token import TokenKeeper
 from holdfast.transport.http_client import reason_of
 from holdfast.transport.remote_errors import clean
@@ -104,11 +105,12 @@ class EtcdGateway:
     def members(self) -> tuple[EtcdMember, ...]:
         return self._address.members
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends every call and every watch."""
         self._is_closed = True
         for member in self._members:
-            member.close()
+            await member.close()
+        await asyncio.sleep(0)  # for sockets that were about to be closed anyway
 
     # --- calls ---------------------------------------------------------------------------------
 
@@ -155,14 +157,14 @@ class EtcdGateway:
             try:
                 async with aclosing(lines):
                     async with asyncio.timeout(_WATCH_TRIES * self._try_s):
-                        status, line = await anext(lines, (0, b""))
+                        status, line = await _next(lines)
                     while line:
                         said = _read_line(status, line)
                         if isinstance(said, GatewayError):
                             told = said
                             break
                         yield said
-                        status, line = await anext(lines, (0, b""))
+                        status, line = await _next(lines)
             except OSError as error:
                 told = GatewayError(UNAVAILABLE, reason_of(error))
             failure = self._failure(number, 0, told)
@@ -204,7 +206,22 @@ class EtcdGateway:
     ) -> bytes | _Failure:
         if self._is_closed:
             raise StoreClosed("the etcd is no longer asked", hint="open it again")
-        attempt, now = Attempt(), asyncio.get_running_loop().time()
+        member = self._members[number]
+        try:
+            async with asyncio.timeout_at(until):
+                await member.room.acquire()
+        except TimeoutError:
+            # Our own calls are in the way, which says nothing of the member.
+            return _Failure(Fault.BUSY, TooMany("too many calls to the etcd wait"), False)
+        try:
+            return await self._post(number, path, token, body, until)
+        finally:
+            member.room.release()
+
+    async def _post(
+        self, number: int, path: str, token: str | None, body: bytes, until: float
+    ) -> bytes | _Failure:
+        attempt, now = CallAttempt(), asyncio.get_running_loop().time()
         allowed_s = max(0.001, min(self._try_s, until - now))
         headers = {"Grpc-Timeout": f"{int(allowed_s * SECOND_MS)}m", **_authorization(token)}
         try:
@@ -253,6 +270,15 @@ class EtcdGateway:
             refused = got.fault is Fault.REFUSED
             raise EtcdDenied(got.error.message) if refused else got.error
         return etcd_json.decode(got, TokenAnswer).token
+
+
+async def _next(lines: AsyncGenerator[tuple[int, bytes], None]) -> tuple[int, bytes]:
+    """The next line with its status; an empty one at the end."""
+    # Not `anext` with a default, which Python 3.11 cannot interrupt.
+    try:
+        return await anext(lines)
+    except StopAsyncIteration:
+        return 0, b""
 
 
 def _read_line(status: int, line: bytes) -> WatchAnswer | GatewayError:

@@ -22,7 +22,7 @@ from holdfast.transport.http_stream import ConnectionCut, HttpStream, PlainAnswe
 _SMALL_BYTES_MAX: Final = 64 * KIB
 
 
-class Attempt:
+class CallAttempt:
     """One try of a call."""
 
     sent = False
@@ -41,25 +41,29 @@ class MemberConnections:
         """`check` raises for a version that is not good enough; None takes any."""
         self.member, self._context, self._check = member, context, check
         self._is_checked = check is None
-        self._room = asyncio.Semaphore(ETCD_CONNECTIONS_MAX)
+        self.room = asyncio.Semaphore(ETCD_CONNECTIONS_MAX)
+        """Whoever posts has acquired it: the time of a call begins when there is room for it."""
         self._idle: list[HttpStream] = []
         self._all: set[HttpStream] = set()
 
     async def post(
-        self, path: str, headers: Mapping[str, str], body: bytes, bytes_max: int, attempt: Attempt
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        bytes_max: int,
+        attempt: CallAttempt,
     ) -> PlainAnswer:
         """One call. Raises OSError or BadAnswer; `attempt` then tells whether it was sent."""
         request = self._request("POST", path, headers, body)
-        async with self._room:
-            await self._be_checked()
-            return await self._ask(request, bytes_max, attempt)
+        await self._be_checked()
+        return await self._ask(request, bytes_max, attempt)
 
     async def lines(
         self, path: str, headers: Mapping[str, str], body: bytes, line_bytes_max: int
     ) -> AsyncGenerator[tuple[int, bytes], None]:
         """A call whose answer comes line by line, over a connection of its own."""
-        async with self._room:
-            await self._be_checked()
+        await self._be_checked()
         stream = await self._open()
         try:
             request = self._request("POST", path, headers, body)
@@ -75,13 +79,16 @@ class MemberConnections:
         while self._idle:
             self._end(self._idle.pop())
 
-    def close(self) -> None:
-        for stream in list(self._all):
+    async def close(self) -> None:
+        """Ends whatever is under way."""
+        ending = list(self._all)
+        for stream in ending:
             self._end(stream)
+        await asyncio.gather(*(stream.wait_closed() for stream in ending))
 
     # --- one exchange --------------------------------------------------------------------------
 
-    async def _ask(self, request: bytes, bytes_max: int, attempt: Attempt) -> PlainAnswer:
+    async def _ask(self, request: bytes, bytes_max: int, attempt: CallAttempt) -> PlainAnswer:
         stream = await self._ready()
         was_used = stream.is_used
         attempt.sent = True
@@ -104,7 +111,7 @@ class MemberConnections:
         if self._is_checked or self._check is None:
             return
         request = self._request("GET", VERSION, {}, b"")
-        answer = await self._ask(request, _SMALL_BYTES_MAX, Attempt())
+        answer = await self._ask(request, _SMALL_BYTES_MAX, CallAttempt())
         if answer.status != 200:
             raise BadAnswer(f"etcd at {self.member} answers {answer.status} and not its version")
         self._check(decode(answer.body, VersionAnswer).etcdserver)

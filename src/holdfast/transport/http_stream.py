@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import httptools
 
@@ -43,7 +44,7 @@ class ConnectionCut(ConnectionError):
 class HttpStream:
     """A connection that is open."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _CountingReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.is_used = False
         """Whether an exchange was made over it before."""
@@ -52,12 +53,20 @@ class HttpStream:
     @classmethod
     async def open(cls, host: str, port: int, context: ssl.SSLContext | None) -> HttpStream:
         """Raises OSError, ssl.SSLError among them."""
-        return cls(*await asyncio.open_connection(host, port, ssl=context, limit=_PIECE_BYTES))
+        loop = asyncio.get_running_loop()
+        reader = _CountingReader(limit=_PIECE_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(lambda: protocol, host, port, ssl=context)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     @property
     def is_open(self) -> bool:
-        """Whether another exchange can be made over it."""
-        return self._is_free and not self._reader.at_eof() and not self._writer.is_closing()
+        """Whether another exchange can be made over it: it has not ended, and nothing waits there
+        that would be taken for the next answer.
+        """
+        if not self._is_free or self._reader.at_eof() or self._writer.is_closing():
+            return False
+        return self._reader.waiting == 0
 
     async def ask(self, request: bytes, bytes_max: int) -> PlainAnswer:
         """Sends a request and reads its answer. Raises OSError, or BadAnswer for what is not HTTP
@@ -104,6 +113,11 @@ class HttpStream:
         # At once, also where the other side does not read: nothing waits here that it should get.
         self._writer.transport.abort()
 
+    async def wait_closed(self) -> None:
+        """Until the socket itself is closed, which takes a turn of the loop."""
+        with suppress(OSError):  # why it broke was told to whoever used it
+            await self._writer.wait_closed()
+
     # --- one exchange --------------------------------------------------------------------------
 
     def _begin(self, request: bytes) -> _Parts:
@@ -117,6 +131,7 @@ class HttpStream:
     async def _next(self, parts: _Parts) -> bytes:
         """What the next bytes add to the body."""
         data = await self._reader.read(_PIECE_BYTES)
+        self._reader.waiting -= len(data)
         if not data:
             raise ConnectionCut(began=parts.received > 0)
         return parts.feed(data)
@@ -130,6 +145,16 @@ class HttpStream:
             self.close()
 
 
+class _CountingReader(asyncio.StreamReader):
+    """Knows how many bytes have come that nobody has read."""
+
+    waiting = 0
+
+    def feed_data(self, data: Any) -> None:
+        self.waiting += len(data)
+        super().feed_data(data)
+
+
 class _Parts:
     """What has come of an answer so far. The parser calls the methods that begin with `on`."""
 
@@ -141,7 +166,7 @@ class _Parts:
         self._pieces: list[bytes] = []
         self._around = 0
         """Bytes since the last part of the body: heads, and the marks of chunks."""
-        self._has_more = False
+        self._has_more = self._keeps_open = False
 
     def feed(self, data: bytes) -> bytes:
         """The part of the body in these bytes."""
@@ -160,7 +185,7 @@ class _Parts:
 
     @property
     def keeps_open(self) -> bool:
-        return self._parser.should_keep_alive() and not self._has_more
+        return self._keeps_open and not self._has_more
 
     def on_message_begin(self) -> None:
         self._has_more = self.is_whole  # more came than was asked for
@@ -168,6 +193,7 @@ class _Parts:
     def on_headers_complete(self) -> None:
         if not self.is_whole:
             self.status = self._parser.get_status_code()
+            self._keeps_open = self._parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
         if not self.is_whole:
