@@ -52,6 +52,8 @@ from holdfast.rules.limits import (
 from holdfast.transport.etcd_gateway import EtcdGateway
 
 PATIENCE_MS: Final = 10 * SECOND_MS
+_WORKED_S: Final = 1.0
+"""A watch that lasted longer has worked; one that ends at once is a failure like the last."""
 _LISTINGS_MAX: Final = 5
 Entries = tuple[OrderedEntry, ...]
 Piece = AsyncGenerator[Entries, None]
@@ -101,19 +103,18 @@ class OrderFollower:
         failures, since = 0, asyncio.get_running_loop().time()
         await self._check_end()
         while True:
+            begun = asyncio.get_running_loop().time()
             try:
                 async with aclosing(self._watched()) as watched:
                     async for entries in watched:
-                        failures = 0
-                        if entries:
-                            yield entries
+                        yield entries
             except (_Compacted, GapSeen):
                 async with aclosing(self._listed()) as listed:
                     async for entries in listed:
                         yield entries
             except Unreachable:
                 now = asyncio.get_running_loop().time()
-                failures += 1
+                failures = 1 if now - begun > _WORKED_S else failures + 1
                 since = now if failures == 1 else since
                 if now - since > self._patience_ms / SECOND_MS:
                     raise
@@ -122,7 +123,7 @@ class OrderFollower:
     # --- by a watch ----------------------------------------------------------------------------
 
     async def _watched(self) -> Piece:
-        """What one watch brings; nothing at all for a line that only shows that it works."""
+        """What one watch brings."""
         self._progress = msgspec.structs.replace(self._progress, waiting=())
         create = WatchCreate(
             key=self._keys.entries,
@@ -136,12 +137,12 @@ class OrderFollower:
             async for answer in answers:
                 if answer.compact_revision:
                     raise _Compacted
-                # A listing that began after the end of this line may have brought it already.
                 events = [event.kv.held for event in answer.events if event.type == "PUT"]
                 self._progress, entries = on_events(
                     self._keys, self._progress, events, more=answer.fragment
                 )
-                yield entries
+                if entries:
+                    yield entries
 
     async def _not_silent(
         self, lines: AsyncGenerator[WatchAnswer, None]
