@@ -106,6 +106,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stops the etcd of this worker with the last test of a file: idle, it costs 7 % of a core."""
+    etcd = sys.modules.get("support.etcd_server")
+    if etcd is not None and (nextitem is None or nextitem.path != item.path):
+        etcd.stop_etcd_servers()
+
+
 def pytest_unconfigure() -> None:
     """Stops the PostgreSQL of this worker, if a test has asked for one."""
     postgres = sys.modules.get("support.postgres")

@@ -18,19 +18,19 @@
     │   │                    NodeNotLost AuditForked AuditGap
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
-    │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator
+    │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
     │                        JobFailed Truncated PastEnd TooOld NewerSchema DiskFull
     │                        StoreBusy StoreClosed BlobElsewhere ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
-    │                        OutboxAgeAboveWindow NotFresh TooStale
+    │                        OutboxAgeAboveWindow NotFresh TooStale EtcdTooOld EtcdRefused
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
     ├── Broken             stop, look, repair
     │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
-    │                        BlobCorrupt
+    │                        BlobCorrupt QuorumSetBack
     └── BusError           whatever the peer bus raises, each in one of the families above too
         └── directly         PeerUnreachable PeerClosing UnknownPeer BadSignature BadPayloadId
                              WrongRecipient BadSequence BusInboxFull PeerNameTaken
@@ -472,6 +472,14 @@ class MustRejoin(
     """
 
 
+class EtcdDenied(
+    NotAllowed,
+    code="etcd_denied",
+    hint="check user and password-file in the etcd address, and the role of the user",
+):
+    """An etcd does not know the user or the token, or its role does not allow the call."""
+
+
 class NotTrusted(Refused, code="not_trusted", exit_code=7, http_status=401):
     """The caller has no key or token, or a wrong or an expired one."""
 
@@ -666,6 +674,18 @@ class BlobElsewhere(
     """The content of a peer's file has not arrived here yet."""
 
 
+class EtcdTooOld(
+    Refused,
+    code="etcd_too_old",
+    hint="use etcd 3.5.28, 3.6.9 or newer; for trials only: allow-old-version=yes in the address",
+):
+    """An etcd is of a release that loses writes or answers reads with old values."""
+
+
+class EtcdRefused(Refused, code="etcd_refused", http_status=502):
+    """An etcd refuses a call for a reason that repeating it does not remove; the message has it."""
+
+
 class FeatureUnavailable(
     Refused, code="feature_unavailable", hint="use a broker of the same or a newer version"
 ):
@@ -766,6 +786,14 @@ class BlobCorrupt(
     hint="share the file again, or restore it from a backup; run: holdfast doctor",
 ):
     """Content on the disk does not hash to its name."""
+
+
+class QuorumSetBack(
+    Broken,
+    code="quorum_set_back",
+    hint="it may have been restored from a backup; find out before anything is written to it",
+):
+    """What holds the order of a mesh no longer has what it had, or its members disagree."""
 
 
 # --- The peer bus ------------------------------------------------------------------------------

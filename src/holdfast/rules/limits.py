@@ -1139,3 +1139,32 @@ AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
 """The longest key or token in a snapshot of auth material; a longer one is refused."""
 QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 """How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""
+# etcd as the quorum
+ETCD_ENDPOINTS_MAX: Final = 16
+"""Members of an etcd that an address may name; more are refused."""
+ETCD_CONNECTIONS_MAX: Final = 64
+"""Connections to one member of an etcd; further calls wait for one of them."""
+ETCD_TRY_MS_MAX: Final = 1 * SECOND_MS
+"""How long one member of an etcd may take for a call before another one is asked: by itself it
+would take 7 s to say that there is no leader."""
+ETCD_PAUSE_MS_MIN: Final = 20
+"""How long a call waits when every member of an etcd has failed it once."""
+ETCD_PAUSE_MS_MAX: Final = 500
+"""The pause doubles with every further round, up to this."""
+ETCD_ANSWER_BYTES_MAX: Final = 32 * MIB
+"""The largest answer that is read from an etcd; a larger one is refused (BadAnswer)."""
+ETCD_LINE_BYTES_MAX: Final = 16 * MIB
+"""The longest line of a watch; a longer one ends the watch. etcd cuts its lines at about 3 MiB, and
+at more only if it is told to take larger requests."""
+ETCD_ENTRY_BYTES_MAX: Final = 1 * MIB
+"""The largest entry that is appended to an etcd (BodyTooLarge): it takes requests of 1.5 MiB."""
+ETCD_FETCH_MAX: Final = 16
+"""Entries that one call to an etcd asks for: of the largest ones an answer has room for these."""
+ETCD_PAGE_KEYS: Final = 1000
+"""Keys of an etcd that are listed by one call."""
+ETCD_LISTED_MAX: Final = 100_000
+"""Keys that a follower which lags behind a compaction holds at a time; for more it lists again."""
+ETCD_DELETES_MAX: Final = 100
+"""Entries that one transaction forgets: etcd takes 128 operations."""
+ETCD_QUIET_MS: Final = 5 * SECOND_MS
+"""A watch that was silent for so long is compared with the end of the order, by a read."""

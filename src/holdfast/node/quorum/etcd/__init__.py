@@ -1,0 +1,11 @@
+"""The order of a mesh in an etcd (docs/decisions/0076).
+
+    transactions   the requests that append, coordinate and forget
+    engine         begin an order, coordinate, append, give up, and how far the order has come
+    follower       all entries from a point on, in order, each once
+    forgetting     remove what every node has, in bounded steps
+    cluster        who the members of the etcd are, and how they are
+
+What follows from an answer is decided in `rules/etcd`; calls go through
+`transport/etcd_gateway.py`.
+"""
