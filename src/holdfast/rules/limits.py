@@ -1074,8 +1074,6 @@ QUORUM_TERM_LEAP_MAX: Final = 1 << 32
 """A message whose term is so far above the own one is ignored: no honest voter counts so fast."""
 QUORUM_INDEX_MAX: Final = (1 << 63) - 1
 """The highest index of a log, and the highest number of a round."""
-QUORUM_ENTRY_BYTES_MAX: Final = 4 * MIB
-"""The largest entry of a group's log; a larger one is refused."""
 QUORUM_APPEND_BYTES_MAX: Final = 256 * KIB
 """Payload of one AppendEntries; a larger entry goes alone."""
 QUORUM_APPEND_ENTRIES_MAX: Final = 1024
