@@ -16,6 +16,7 @@ import pytest
 from holdfast.bus.bus import Bus
 from holdfast.bus.memory_store import MemoryMeshStore
 from holdfast.bus.received import ReceivedRequest
+from holdfast.bus.static_peers import StaticPeers
 from holdfast.protocol.bus_frames import FrameKind
 from holdfast.rules.bus.mesh_store import MeshStore
 from holdfast.rules.errors import BusError, DiskFull, StoreBusy, StoreCorrupt
@@ -278,3 +279,24 @@ def test_B2_a_disk_that_fails_reaches_callers_as_bus_errors_only(
 
     with SimulatedDisk(plan, seed=1) as disk, watch_files(disk, tmp_path):
         run(story())
+
+
+def test_B6_a_link_is_used_although_where_the_peer_was_found_cannot_be_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def full(self: StaticPeers, key: bytes, address: str) -> None:
+        raise DiskFull("the disk is full")
+
+    monkeypatch.setattr(StaticPeers, "note_address", full)
+
+    async def story() -> None:
+        ana, ben = await bound("ana", "ben"), await bound("ben", "ana")
+        await join(ana, ben)
+        assert (
+            await ben.send("ana", b"to the one who dialled", wait_ms=20_000)
+        ).state == "delivered"
+        assert (await ana.send("ben", b"and back", wait_ms=20_000)).state == "delivered"
+        await ana.close()
+        await ben.close()
+
+    run(story())

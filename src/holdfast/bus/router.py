@@ -210,8 +210,6 @@ class BusRouter:
     async def _begin(self, link: Link) -> None:
         try:
             await self.numbers.leap(link.peer, link.welcome.seen)
-            if link.dialled:
-                await self.context.peers.note_address(link.peer, link.address)
         except BusError as error:
             log.warning("the link to %s cannot be used: %s", link.name, error.message)
             self.context.counts[f"unusable_{error.code}"] += 1
@@ -223,6 +221,17 @@ class BusRouter:
             intake.begin()
             self.relay.begin(link)
             self.context.changed()
+        if link.dialled:
+            await self._note_address(link)
+
+    async def _note_address(self, link: Link) -> None:
+        """Where the peer was found is a hint for later. If the disk is full, say, it cannot be
+        kept, and the link is as good as any.
+        """
+        try:
+            await guarded(self.context.peers.note_address(link.peer, link.address))
+        except BusError as error:
+            log.warning("where %s was found is not noted: %s", link.name, error.message)
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
         intake = self.intakes.get(link.name)

@@ -47,7 +47,10 @@ def test_U2_B4_a_message_goes_from_a_command_to_a_command(
     heard = cli("bus", "listen", "--count", "1", "--topic", "news", *of(homes, "ana"))
     assert heard.out == "hello\n"
     assert "from bo on news" in heard.err
-    cli("bus", "send", "ana", "again", "--id", sent.out.strip(), *of(homes, "bo"))
+    same = ("--id", sent.out.strip(), *of(homes, "bo"))
+    cli("bus", "send", "ana", "hello", "--topic", "news", *same)
+    other = cli("bus", "send", "ana", "again", "--json", *same, code=5)
+    assert other.error["code"] == "idempotency_key_reused"
     again = cli("bus", "send", "ana", "more", "--json", *of(homes, "bo")).json
     assert (again["to"], again["state"]) == ("ana", "delivered")
     heard = cli("bus", "listen", "--count", "1", "--json", *of(homes, "ana"))

@@ -330,3 +330,14 @@ def test_B6_grants_are_those_of_a_mesh_without_a_broker() -> None:
     assert check_grants(["relay", "read"]) == ("read", "relay")
     with pytest.raises(BadInput, match="'audit' is no grant"):
         check_grants(["audit"])
+
+
+def test_B6_a_barred_key_has_no_right_by_a_clock_that_was_ahead() -> None:
+    ahead = right(ANA, "ana", "read", at=NOW + DAY_MS)  # then the owner's clock was set right
+    members = without_member(OWNER, team(listed("ana", ANA)), key(ANA), NOW + 5, barred=True)
+    passed = narrow(
+        ANA, ahead, key(BOB), ahead.scopes, now_ms=NOW + DAY_MS, expires_at=ahead.expires_at
+    )
+    for ours in (key(ZOE), key(OWNER)):
+        assert standing_of(members, ours, key(ANA), [ahead]) is None
+        assert standing_of(members, ours, key(BOB), [passed]) is None

@@ -120,8 +120,14 @@ class MemberList(
         return removed is not None and removed.barred and self.of_key(key) is None
 
     def has_removed(self, capability: Capability) -> bool:
-        """Whether a key that the right passed through was removed after it had got it."""
-        return any(step.issued_at <= self.removed_at(step.holder) for step in capability.steps)
+        """Whether a key that the right passed through was removed after it had got it. Of a key
+        that is barred nothing is good, whatever time it says: the owner's clock may have been
+        ahead when it gave the right, and set right before it took it back.
+        """
+        return any(
+            step.issued_at <= self.removed_at(step.holder) or self.is_barred(step.holder)
+            for step in capability.steps
+        )
 
     @cached_property
     def earlier_owners(self) -> tuple[bytes, ...]:
