@@ -28,6 +28,8 @@ WITH_VOTERS = {
     "run_activity": "local",
     "run_outcomes": "queued",
     "audit_events": "append-only",
+    "leases": "strong",
+    "node_status": "strong",
     "file_blobs": "queued",
     "memory": "queued",
     "state": "queued",

@@ -43,6 +43,8 @@ class DataClass(StrEnum):
     RUN_ACTIVITY = "run_activity"
     RUN_OUTCOMES = "run_outcomes"
     AUDIT_EVENTS = "audit_events"
+    LEASES = "leases"
+    NODE_STATUS = "node_status"
     FILE_BLOBS = "file_blobs"
     # What a node keeps in its families beyond those
     MEMORY = "memory"
@@ -81,6 +83,9 @@ TRAVELS: Final[Mapping[DataClass, Travel]] = MappingProxyType(
         DataClass.RUN_ACTIVITY: _LOCAL,
         DataClass.RUN_OUTCOMES: _QUEUED,
         DataClass.AUDIT_EVENTS: _APPEND_ONLY,
+        # Users' own leases, and which nodes count as lost: worth something only if all agree.
+        DataClass.LEASES: _STRONG,
+        DataClass.NODE_STATUS: _STRONG,
         # The record that names the content is replicated; the content itself goes out of band.
         DataClass.FILE_BLOBS: _QUEUED,
         # The last writer wins in any order of delivery, so both merge without a vote.
@@ -106,6 +111,23 @@ FAMILIES: Final[Mapping[str, DataClass]] = MappingProxyType(
         "peer": DataClass.PEER_CACHE,
     }
 )
+
+
+ENTITY_TYPES: Final[Mapping[str, DataClass]] = MappingProxyType(
+    {
+        "task": DataClass.TASKS,
+        "task_metadata": DataClass.TASK_METADATA,
+        "mission": DataClass.MISSIONS,
+        "milestone": DataClass.MISSIONS,
+        "slice": DataClass.MISSIONS,
+        "feature": DataClass.MISSIONS,
+        "agent_definition": DataClass.AGENT_DEFINITIONS,
+        "project_settings": DataClass.PROJECT_SETTINGS,
+        # How this mesh itself behaves: what a minority does with writes, what follows a lost node.
+        "mesh_settings": DataClass.PROJECT_SETTINGS,
+    }
+)
+"""What can be written as an entity, through a quorum."""
 
 
 def data_class_of(family: str) -> DataClass:

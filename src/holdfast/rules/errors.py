@@ -4,24 +4,27 @@
     ├── Refused            nothing happened; do not retry as it is
     │   ├── BadInput         BadPeerId BadKey BadValue BadPath BadVector BadEnvelope BadStamp
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
-    │   │                    UnknownScheme
+    │   │                    UnknownScheme BadFence UnknownEntityType BadEntity BaseRequired
+    │   │                    Orphaned DependencyCycle SecretRefused NotAuthMaterial BadChecksum
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
-    │   │                    UnknownDestination NoBucket
+    │   │                    UnknownDestination NoBucket UnknownEntity
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
-    │   │                    HomeCopied AnotherBroker
+    │   │                    HomeCopied AnotherBroker FenceTooOld RevisionMoved HasChildren
+    │   │                    IntentAbandoned LeaseHeld LeaseNotHeld NodeNotLost AuditForked
+    │   │                    AuditGap
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
-    │   │                    PlaceDenied
+    │   │                    PlaceDenied FenceForged NotTheCoordinator
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
     │                        JobFailed Truncated PastEnd TooOld NewerSchema DiskFull
     │                        StoreBusy StoreClosed BlobElsewhere ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
-    │                        OutboxAgeAboveWindow
+    │                        OutboxAgeAboveWindow NotFresh TooStale
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
     ├── Broken             stop, look, repair
@@ -882,3 +885,117 @@ class HandlerRefused(Refused, BusError, code="handler_refused", http_status=502)
 
 class CommandFailed(Refused, BusError, code="command_failed", http_status=502):
     """A command that handles messages or requests of the bus has failed."""
+
+
+# --- The quorum --------------------------------------------------------------------------------
+
+
+class BadFence(BadInput, code="bad_fence", hint="pass on the text as the lease gave it"):
+    """A text is not a fence, or a number in it is one that no fence has."""
+
+
+class FenceTooOld(
+    Conflict, code="fence_too_old", hint="take the lease again, read, then write with its new fence"
+):
+    """A write carried an older fence than one that this record, lease or mesh has seen."""
+
+
+class FenceForged(NotAllowed, code="fence_forged"):
+    """A fence names another coordinator than the one that had this lease epoch."""
+
+
+class NotTheCoordinator(NotAllowed, code="not_the_coordinator"):
+    """An entry that only the coordinator of a mesh may propose came from another node."""
+
+
+class UnknownEntityType(BadInput, code="unknown_entity_type", http_status=422):
+    """An entity has a type that is not in the matrix of data classes."""
+
+
+class BadEntity(BadInput, code="bad_entity", http_status=422):
+    """The fields of an entity break a rule of its type, or of all entities."""
+
+
+class BaseRequired(
+    BadInput, code="base_required", hint="read the entity, and send the revision that you saw"
+):
+    """A change that is only allowed as compare-and-set names no base revision."""
+
+
+class Orphaned(BadInput, code="orphaned", http_status=422, hint="write the parent first"):
+    """An entity needs a parent that does not exist in the committed state."""
+
+
+class DependencyCycle(BadInput, code="dependency_cycle", http_status=422):
+    """A task would depend on itself, directly or through others."""
+
+
+class SecretRefused(
+    BadInput,
+    code="secret_refused",
+    http_status=422,
+    hint="secrets travel in the channel for auth material only",
+):
+    """A settings payload holds a field that by its name is a secret."""
+
+
+class NotAuthMaterial(BadInput, code="not_auth_material", http_status=422):
+    """A payload in the channel for auth material is something else, as settings are."""
+
+
+class BadChecksum(BadInput, code="bad_checksum", http_status=422):
+    """A snapshot does not hash to the checksum that it bears."""
+
+
+class UnknownEntity(NotFound, code="unknown_entity"):
+    """No live entity has this type and id."""
+
+
+class RevisionMoved(
+    Conflict, code="revision_moved", hint="read it again; then decide what should stand"
+):
+    """An entity has another revision than the one that the change was made for."""
+
+
+class HasChildren(Conflict, code="has_children", hint="delete or move its children first"):
+    """An entity that others have as their parent cannot be deleted."""
+
+
+class IntentAbandoned(
+    Conflict, code="intent_abandoned", hint="write it again, with a new id, if it is still wanted"
+):
+    """The quorum decided that this intent is void, before the intent itself was committed."""
+
+
+class LeaseHeld(Conflict, code="lease_held"):
+    """Somebody else holds the lease, and the caller did not want to wait or cannot."""
+
+
+class LeaseNotHeld(
+    Conflict, code="lease_not_held", hint="stop what the lease protects, then take it again"
+):
+    """The caller does not hold the lease, or no longer."""
+
+
+class NodeNotLost(Conflict, code="node_not_lost"):
+    """A task is to be taken from a node that the quorum has not declared lost."""
+
+
+class AuditForked(Conflict, code="audit_forked"):
+    """An origin has given one place of an audit stream to two events: both hashes are named."""
+
+
+class AuditGap(Conflict, code="audit_gap", hint="bring the events in between first"):
+    """An event of an audit stream came before others of its origin that precede it."""
+
+
+class NotFresh(
+    Refused, code="not_fresh", http_status=503, hint="ask again, or allow an older answer"
+):
+    """A linearizable read was demanded and cannot be had now."""
+
+
+class TooStale(
+    Refused, code="too_stale", http_status=503, hint="ask again, or allow an older answer"
+):
+    """What can be read now is older than the caller allows."""

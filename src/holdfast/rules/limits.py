@@ -1015,3 +1015,44 @@ BUS_REPLY_MARGIN_MS: Final = 5 * SECOND_MS
 """How much longer than a request itself the process waits that asked its daemon for it."""
 BUS_FINISHED_KEPT: Final = 4096
 """Finished messages that a bus remembers by number, so that no subscription gets them again."""
+# The quorum: intents, entities, leases
+INCARNATION_MAX: Final = 2**31 - 1
+"""The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""
+INTENT_OPERATIONS_MAX: Final = 32
+"""Entities that one intent may change; more are refused. An etcd with its defaults takes 128
+comparisons in one transaction, and each of these may need three."""
+INTENT_BYTES_MAX: Final = 1 * MIB
+"""The largest body of an intent; a larger one is refused. An etcd takes 1.5 MiB in a request."""
+ENTITY_BYTES_MAX: Final = 256 * KIB
+"""The largest entity, as JSON; a change that makes it larger is refused."""
+ENTITY_ID_BYTES_MAX: Final = 256
+"""The longest id of an entity; a longer one is refused."""
+ENTITY_FIELDS_MAX: Final = 256
+"""Fields of one entity, not counting what is nested in them; more are refused."""
+TASK_DEPENDENCIES_MAX: Final = 64
+"""Tasks that one task may depend on; more are refused."""
+TASK_STEPS_MAX: Final = 256
+"""Steps of one task; more are refused."""
+DEPENDENCY_WALK_MAX: Final = 1024
+"""Tasks that are looked at to find out whether a new dependency closes a circle; a change that
+needs more is refused, so that no write costs more than this."""
+LEASE_NAME_BYTES_MAX: Final = 256
+"""The longest name of a user's lease; a longer one is refused."""
+LEASE_TTL_MS_MIN: Final = 1 * SECOND_MS
+"""The shortest time to live of a lease; a shorter one is refused."""
+LEASE_TTL_MS_MAX: Final = 24 * HOUR_MS
+"""The longest time to live of a lease; a longer one is refused."""
+LEASE_WAITERS_MAX: Final = 1024
+"""Who may wait for one lease; one more is refused (LeaseHeld)."""
+HANDOFF_TASKS_MAX: Final = 1000
+"""Tasks of a lost node that are handed over by one plan; the rest follows with the next."""
+AUDIT_STREAM_BYTES_MAX: Final = 128
+"""The longest name of an audit stream; a longer one is refused."""
+AUDIT_EVENT_BYTES_MAX: Final = 256 * KIB
+"""The largest event of an audit stream, as JSON; a larger one is refused."""
+AUTH_PROVIDERS_MAX: Final = 256
+"""Providers in one snapshot of auth material; more are refused."""
+AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
+"""The longest key or token in a snapshot of auth material; a longer one is refused."""
+QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
+"""How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""

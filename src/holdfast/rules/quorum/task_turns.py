@@ -1,0 +1,109 @@
+"""Tasks in a mesh with voters: the same turns as everywhere, in commit order.
+
+Without voters a task is the fold of its turns in stamp order, because no other order is known to
+all. Here there is one: the first claim that is committed holds the task, and nothing that comes
+later can take its place. The rules of a single turn are those of `holdfast.rules.tasks`.
+
+A task of a lost node changes hands by `task.handoff`: in one entry it is released in the name of
+its holder, which opens the next generation, and claimed by whoever is to go on. The old holder's
+own turns name the generation before, so they lose, whenever they come.
+"""
+
+from __future__ import annotations
+
+from holdfast.rules import tasks
+from holdfast.rules.bodies import Body, TaskCreate, TaskTurn
+from holdfast.rules.envelope import Envelope
+from holdfast.rules.errors import (
+    BadEnvelope,
+    NodeNotLost,
+    NotOurs,
+    NotTheCoordinator,
+    UnknownTask,
+)
+from holdfast.rules.order import Version
+from holdfast.rules.quorum.entities import MESH_SETTINGS_ID, PARK, TO_LOCAL, read_fields
+from holdfast.rules.quorum.fence import FenceToken
+from holdfast.rules.quorum.intents import NodeLost, TaskHandoff
+from holdfast.rules.quorum.view import NodeRow, PutNode, PutTask, Ruling, View, holder_of
+from holdfast.rules.reconcile import Outcome
+from holdfast.rules.tasks import DISCARDED, Task, Turn
+
+
+def rule_turn(view: View, envelope: Envelope, body: Body) -> Ruling:
+    """What a turn does to its task."""
+    task = view.task(envelope.entity)
+    kind = envelope.op.partition(".")[2]
+    if task is None and kind != "create":
+        raise UnknownTask(f"there is no task {envelope.entity!r}")
+    version = Version(envelope.lamport, envelope.origin, envelope.id)
+    turn = Turn(
+        version,
+        kind,
+        body.generation if isinstance(body, TaskTurn) else 0,
+        envelope.created_at,
+        body.title if isinstance(body, TaskCreate) else "",
+        body.description if isinstance(body, TaskCreate) else "",
+    )
+    after, judged = tasks.step(task or Task(), turn)
+    outcome = Outcome.SUPERSEDED if judged.event in DISCARDED else Outcome.APPLIED
+    return Ruling(outcome=outcome, writes=(PutTask(envelope.entity, after, judged),))
+
+
+def rule_handoff(view: View, envelope: Envelope, body: TaskHandoff) -> Ruling:
+    """What taking a task from a lost node does. What has changed since it was planned makes it
+    superseded: whoever plans looks again.
+    """
+    if not _is_lost(view, body.holder):
+        raise NodeNotLost(f"{body.holder!r} has not been declared lost")
+    policy = handoff_policy(view)
+    if policy == TO_LOCAL and body.to != envelope.origin:
+        raise NotOurs(f"by the policy {policy!r} a node takes tasks for itself only")
+    task = view.task(envelope.entity)
+    if task is None:
+        raise UnknownTask(f"there is no task {envelope.entity!r}")
+    holder = holder_of(task)
+    moved = holder is None or holder.peer != body.holder or task.generation != body.generation
+    if moved or policy == PARK or (body.to and _is_lost(view, body.to)):
+        return Ruling(outcome=Outcome.SUPERSEDED)
+    at = envelope.created_at
+    lamport, id = envelope.lamport, envelope.id
+    release = Turn(Version(lamport, body.holder, id), "release", body.generation, at)
+    opened, released = tasks.step(task, release)
+    writes = [PutTask(envelope.entity, opened, released)]
+    if body.to:
+        claim = Turn(Version(lamport, body.to, id), "claim", opened.generation, at)
+        taken, claimed = tasks.step(opened, claim)
+        writes.append(PutTask(envelope.entity, taken, claimed))
+    return Ruling(outcome=Outcome.APPLIED, writes=tuple(writes))
+
+
+def rule_node(
+    view: View, envelope: Envelope, body: Body, fence: FenceToken, committed_at: int
+) -> Ruling:
+    """What `node.lost` and `node.back` decide. Only the coordinator may declare a node lost; that
+    one is back it may say itself.
+    """
+    lost = isinstance(body, NodeLost)
+    peer = envelope.entity
+    if lost and peer == fence.coordinator:
+        raise BadEnvelope(f"{peer!r} coordinates, and so it is not lost")
+    if envelope.origin != fence.coordinator and (lost or envelope.origin != peer):
+        raise NotTheCoordinator(
+            f"{envelope.origin!r} decides about {peer!r}, and {fence.coordinator!r} coordinates"
+        )
+    if _is_lost(view, peer) == lost:
+        return Ruling(outcome=Outcome.SUPERSEDED)
+    row = NodeRow(peer=peer, lost=lost, fence=fence, committed_at=committed_at)
+    return Ruling(outcome=Outcome.APPLIED, writes=(PutNode(row),))
+
+
+def handoff_policy(view: View) -> str:
+    row = view.entity("mesh_settings", MESH_SETTINGS_ID)
+    found = PARK if row is None else read_fields(row.fields).get("handoff", PARK)
+    return str(found)
+
+
+def _is_lost(view: View, peer: str) -> bool:
+    row = view.node(peer)
+    return row is not None and row.lost
