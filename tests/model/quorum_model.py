@@ -161,12 +161,12 @@ class QuorumModel:
                 below = [
                     other
                     for other, fields in after.items()
-                    if fields is not None and self._parent(other, fields) == key
+                    if fields is not None and self.parent(other, fields) == key
                 ]
                 if below and not (type == "task" and id in self.turns):
                     return "has_children"
                 continue
-            parent = self._parent(key, after[key])
+            parent = self.parent(key, after[key])
             by_turn = parent is not None and parent[0] == "task" and parent[1] in self.turns
             if parent is not None and after.get(parent) is None and not by_turn:
                 return "orphaned"
@@ -174,7 +174,7 @@ class QuorumModel:
                 return "dependency_cycle"
         return ""
 
-    def _parent(self, key: Any, fields: dict[str, Any]) -> Any:
+    def parent(self, key: Any, fields: dict[str, Any]) -> Any:
         if key[0] == "task_metadata":
             return ("task", key[1])
         return (ABOVE[key[0]][0], fields[ABOVE[key[0]][1]]) if key[0] in ABOVE else None

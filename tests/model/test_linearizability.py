@@ -16,6 +16,7 @@ from support.linearizability import (
     culprits,
     expect_linearizable,
     judge,
+    narrowed,
 )
 from support.seeds import seeds
 
@@ -274,6 +275,34 @@ def test_R3_long_histories_of_a_right_register_pass_both_checks(seed: int) -> No
     world = World(seed, 400)
     expect_linearizable(world.history, REGISTER)
     assert culprits(world.history, world.log, REGISTER) == []
+
+
+def test_R3_facts_about_unknown_calls_shorten_the_search_and_change_no_verdict() -> None:
+    long = short = 0
+    for seed in seeds(6):
+        world = World(seed, 100, unknown=0.1)
+        committed = {id for _, id in world.log}
+        long += judge(world.history, REGISTER)[0].steps
+        for facts in (None, committed):
+            narrow = narrowed(world.history, facts)
+            expect_linearizable(narrow, REGISTER)
+        short += judge(narrow, REGISTER)[0].steps
+        assert world.change("stale read"), seed
+        assert verdict(narrowed(world.history, committed)) == "violated", seed
+    assert short < long
+
+
+def test_R3_a_value_that_was_read_before_it_was_written_stays_a_fault() -> None:
+    early = [write(1, 7, 5, None), read(2, 7, 1, 2)]
+    assert verdict(narrowed(early)) == "violated"
+    assert verdict(narrowed(early, ())) == "violated"
+    late = [write(1, 7, 0, None), read(2, 7, 3, 4), read(3, None, 5, 6)]
+    assert narrowed(late)[0].ended == 4
+    assert narrowed([*late, read(4, 7, 8, 9)])[0].ended == 4
+    assert verdict(narrowed(late)) == "violated"
+    assert narrowed([write(1, 7, 0, None)], ()) == []
+    with pytest.raises(AssertionError, match="twice"):
+        narrowed([write(1, 7, 0, 1), write(2, 7, 2, 3)])
 
 
 def test_R3_planted_faults_are_found_by_the_search_and_named_by_the_index() -> None:

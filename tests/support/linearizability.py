@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -101,6 +101,34 @@ def judge(history: Iterable[Call], model: Model, steps_max: int = STEPS_MAX) -> 
     for call in history:
         keys[call.key].append(call)
     return [_judge_key(key, calls, model, steps_max) for key, calls in sorted(keys.items())]
+
+
+def narrowed(history: Sequence[Call], committed: Collection[int] | None = None) -> list[Call]:
+    """The same history with less that is unknown, so that the search ends sooner. No two writes of
+    a key may write the same value.
+
+    A write without an answer whose value some read has shown had happened when that read ended.
+    With `committed`, the ids of all calls in the log at the end, one that is not there never
+    happened and is left out; `culprits` checks that log against the answers.
+    """
+    shown: dict[tuple[str, Any], float] = {}
+    for call in history:
+        if call.asked[0] == "read" and call.ended is not None:
+            for value in call.answer if isinstance(call.answer, tuple) else (call.answer,):
+                key = (call.key, value)
+                shown[key] = min(shown.get(key, call.ended), call.ended)
+    written = Counter((call.key, call.asked[-1]) for call in history if call.asked[0] != "read")
+    assert max(written.values(), default=0) <= 1, "a value is written twice"
+    found = []
+    for call in history:
+        if call.ended is None and call.asked[0] != "read":
+            seen_at = shown.get((call.key, call.asked[-1]))
+            if seen_at is not None and seen_at >= call.began:
+                call = call._replace(ended=seen_at, answer=True if call.asked[0] == "cas" else None)
+            elif committed is not None and call.id not in committed:
+                continue
+        found.append(call)
+    return found
 
 
 class _Place:

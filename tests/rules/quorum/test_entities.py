@@ -11,6 +11,7 @@ from holdfast.rules import limits
 from holdfast.rules.bodies import TaskCreate
 from holdfast.rules.data_classes import ENTITY_TYPES, WriteClass, write_class_of
 from holdfast.rules.ids import id_text
+from holdfast.rules.quorum.degraded_read import make_snapshot
 from holdfast.rules.reconcile import Outcome
 from support.envelopes import make_id
 from support.quorum_state import QuorumState, change, intent, operation
@@ -50,9 +51,10 @@ def test_Q1_every_row_of_the_matrix_that_is_an_entity_can_be_written(state: Quor
         # In the order of the matrix, so that parents come first.
         made = {**fields, "laterField": {"kept": [1]}}
         base = 0 if type == "task_metadata" else None
-        decision = state.fold(change(operation("put", type, "x", made, base=base)))
+        id = "quorum" if type == "mesh_settings" else "x"
+        decision = state.fold(change(operation("put", type, id, made, base=base)))
         assert decision.outcome is Outcome.APPLIED, (type, decision)
-        assert msgspec.json.decode(state.entities[type, "x"].fields) == made
+        assert msgspec.json.decode(state.entities[type, id].fields) == made
         assert write_class_of(ENTITY_TYPES[type], voters=True) is WriteClass.STRONG
 
 
@@ -88,6 +90,7 @@ def test_Q1_every_row_of_the_matrix_that_is_an_entity_can_be_written(state: Quor
         ("project_settings", {"providerAuth": {"x": 1}}, "secret_refused"),
         ("project_settings", {"OPENAI_API_KEY": "s3"}, "secret_refused"),
         ("project_settings", {"db": {"password": "s3"}}, "secret_refused"),
+        ("mesh_settings", {}, "bad_entity"),  # under another id than theirs
         ("mesh_settings", {"handoff": "drop"}, "bad_entity"),
         ("mesh_settings", {"minority": "local"}, "bad_entity"),
         ("mesh_settings", {"lostAfterMs": 0}, "bad_entity"),
@@ -95,16 +98,26 @@ def test_Q1_every_row_of_the_matrix_that_is_an_entity_can_be_written(state: Quor
         ("mission", {f"f{n}": 1 for n in range(257)}, "over_limit"),
         ("mission", {"title": "t", "x": "y" * limits.ENTITY_BYTES_MAX}, "over_limit"),
         ("mission", {"title": "t", "": 1}, "bad_key"),
+        ("mission", {"title": "t", "deep": [{"n": 2**53}]}, "bad_entity"),
+        ("mission", {"title": "t", "n": -(2**53)}, "bad_entity"),
     ],
 )
 def test_Q5_fields_that_break_a_rule_of_their_type_are_refused(
     state: QuorumState, type: str, fields: dict[str, Any], reason: str
 ) -> None:
     base = 0 if type == "task_metadata" else None
-    decision = state.fold(change(operation("put", type, "x", fields, base=base)))
+    id = "quorum" if type == "mesh_settings" and fields else "x"
+    decision = state.fold(change(operation("put", type, id, fields, base=base)))
     assert (decision.outcome, decision.reason) == (None, reason)
     assert "s3" not in repr(decision)
     assert not state.entities
+
+
+def test_Q9_what_entities_may_hold_can_be_written_as_a_snapshot(state: QuorumState) -> None:
+    odd = {"n": 2**53 - 1, "m": -(2**53) + 1, "text": "9" * 40, "x": [1e300, 0.1, -0.0], "é": None}
+    put(state, "mission", "x", **odd)
+    fields = msgspec.json.decode(state.entities["mission", "x"].fields)
+    assert len(make_snapshot("team", "ana", 0, fields).version) == 64
 
 
 def test_Q11_a_secret_in_a_patch_is_refused_too(state: QuorumState) -> None:

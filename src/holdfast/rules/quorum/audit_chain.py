@@ -70,7 +70,7 @@ class AuditReader(Protocol):
     def event_by_id(self, id: bytes) -> AuditEvent | None: ...
 
 
-Arrival = Literal["new", "duplicate"]
+EventStanding = Literal["new", "duplicate"]
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(AuditEvent)
@@ -116,7 +116,7 @@ def decode_event(raw: bytes) -> AuditEvent:
     return event
 
 
-def take_event(reader: AuditReader, event: AuditEvent) -> Arrival:
+def take_event(reader: AuditReader, event: AuditEvent) -> EventStanding:
     """Whether a decoded event is new here. Raises AuditGap or AuditForked if it cannot be taken."""
     head = reader.head(event.stream, event.origin)
     if event.seq == head.seq + 1:

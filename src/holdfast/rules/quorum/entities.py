@@ -16,12 +16,16 @@ as they are: a later version may know them.
 Who works on a task is not here: claims and ends are turns (`rules/tasks.py`). A task moves from one
 column to another only as compare-and-set: a transition begins somewhere.
 
+Whole numbers beyond ±(2^53 - 1) are refused: other languages read them as another number, and a
+snapshot of all entities could not be written canonically because of one of them.
+
 A secret is told by its name, wherever in the object it stands. A field of such a name with a
 number, a truth value or nothing in it is no secret (`maxToken: 5`, `requirePassword: true`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -37,6 +41,7 @@ from holdfast.rules.errors import (
     SecretRefused,
     UnknownEntityType,
 )
+from holdfast.rules.fingerprint import SAFE_INT_MAX
 
 Fields = dict[str, Any]
 
@@ -48,6 +53,7 @@ HANDOFF_POLICIES: Final = (PARK, TO_LOCAL, ANY_HEALTHY)
 MINORITY_POLICIES: Final = ("queue", "reject")
 """What a node without a quorum does with strong writes; the first is the default."""
 MESH_SETTINGS_ID: Final = "quorum"
+"""A mesh has one entity of settings. Any other would be taken for settings, and change nothing."""
 
 PARENT_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "milestone": ("mission", "missionId"),
@@ -76,6 +82,7 @@ _RUNTIME: Final = frozenset(
 )
 """Fields of an agent that are true on its own node only."""
 
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{16}")
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -98,6 +105,13 @@ def check_type(type: str) -> DataClass:
             hint=f"use one of: {', '.join(ENTITY_TYPES)}",
         )
     return found
+
+
+def check_name(type: str, id: str) -> None:
+    """Raises unless an entity of this type may have this id."""
+    names.check_key(id, "id of an entity", limits.ENTITY_ID_BYTES_MAX)
+    if type == "mesh_settings" and id != MESH_SETTINGS_ID:
+        raise BadEntity(f"the settings of a mesh are the entity {MESH_SETTINGS_ID!r}: nothing else")
 
 
 def needs_base(type: str) -> bool:
@@ -182,6 +196,23 @@ def refuse_secrets(value: object, what: str) -> None:
                 if _is_secret(name, part):
                     raise SecretRefused(f"{what} holds {name!r}, which by its name is a secret")
                 waiting.append(part)
+
+
+def refuse_inexact(raw: bytes, value: object) -> None:
+    """Raises BadEntity if a double cannot hold some whole number in `value`, which `raw` spells."""
+    if _LONG_NUMBER.search(raw) is None:
+        return
+    waiting: list[object] = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, list):
+            waiting += found
+        elif isinstance(found, dict):
+            waiting += found.values()
+        elif isinstance(found, int) and not -SAFE_INT_MAX <= found <= SAFE_INT_MAX:
+            raise BadEntity(
+                "a whole number is beyond ±(2^53 - 1)", hint="send such a number as text"
+            )
 
 
 def _is_secret(name: str, value: object) -> bool:

@@ -34,7 +34,14 @@ from holdfast.rules.canonical import check_packed_form, check_spelling
 from holdfast.rules.envelope import VERSION, Envelope, IntentId
 from holdfast.rules.errors import BadEnvelope, BadInput, OverLimit
 from holdfast.rules.ids import check_id, id_text
-from holdfast.rules.quorum.entities import base_missing, check_given, check_type, needs_base
+from holdfast.rules.quorum.entities import (
+    base_missing,
+    check_given,
+    check_name,
+    check_type,
+    needs_base,
+    refuse_inexact,
+)
 from holdfast.rules.quorum.fence import FenceOrder, check_order
 from holdfast.rules.rebuild import UNCOUNTED
 
@@ -167,7 +174,7 @@ def decode_intent(envelope: Envelope) -> Body:
 def check_operation(operation: EntityOperation) -> None:
     """Raises unless this can be done to an entity of some state."""
     check_type(operation.type)
-    names.check_key(operation.id, "id of an entity", limits.ENTITY_ID_BYTES_MAX)
+    check_name(operation.type, operation.id)
     if operation.base is not None:
         least = 0 if operation.kind == "put" else 1
         if not least <= operation.base < limits.LAMPORT_MAX:
@@ -189,6 +196,7 @@ def _check_fields(operation: EntityOperation) -> None:
     if not isinstance(fields, dict):
         raise BadEnvelope("the fields of an entity are not an object")
     check_spelling(operation.fields, fields)
+    refuse_inexact(operation.fields, fields)
     if operation.kind == "delete" and (fields or operation.removed):
         raise BadEnvelope("a delete has no fields")
     if operation.kind == "put" and operation.removed:
