@@ -15,6 +15,21 @@ IDS = range(60)
 JOBS = ("work", "other")
 
 
+def _committed(tx: Reader, mesh: str) -> dict[str, Any]:
+    """What a quorum has committed in a mesh."""
+    missions = tx.entity_list(mesh, "mission", "", _ALL, live_only=False)
+    return {
+        "entities": missions,
+        "revisions": [tx.entity_revisions(mesh, "mission", row.id, 0, _ALL) for row in missions],
+        "commits": tx.commit_range(mesh, 0, _ALL),
+        "intents": tx.intents_known(mesh, [make_id(n) for n in IDS]),
+        "leases": tx.lease_list(mesh, "", _ALL),
+        "nodes": tx.node_list(mesh),
+        "conflicts": tx.waiting_conflicts(mesh, 0, _ALL, open_only=False),
+        "snapshot": tx.snapshot_latest(mesh),
+    }
+
+
 def dump(tx: Reader) -> dict[str, Any]:
     meshes = tx.mesh_list()
     return {
@@ -46,6 +61,9 @@ def dump(tx: Reader) -> dict[str, Any]:
         "objects": tx.fact_objects(_ALL, _ALL),
         "spool": tx.outbox_list(None, (), 0, _ALL),
         "inbox": tx.inbox_list(None, False, 0, _ALL),
+        "quorums": tx.quorum_list(),
+        "committed": {row.slug: _committed(tx, row.slug) for row in meshes},
+        "notes": [tx.queue_note(number) for number in range(1, 9)],
         "streams": {
             row.slug: [
                 (stream, tx.stream_page(stream.number, 0, _ALL, _ALL, _ALL))

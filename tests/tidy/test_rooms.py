@@ -21,6 +21,7 @@ TESTED_IN = {
     "storage": "contract/node_store",
     "storage/memory": "contract/node_store",
     "storage/sqlite/bus": "contract/node_store",
+    "storage/sqlite/committed": "contract/node_store",
     "storage/broker": "contract/broker_store",
 }
 

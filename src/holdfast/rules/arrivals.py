@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.rules.bodies import Body, Fact, FileShare, MessageSend, decode_body
+from holdfast.rules.commit_fields import check_commit_fields
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.errors import (
     HoldfastError,
@@ -35,6 +36,7 @@ class Arrival:
         self.error: HoldfastError | None = None
         try:
             self.envelope = decode(raw)
+            check_commit_fields(self.envelope)
             self.body = decode_body(self.envelope)
             if isinstance(self.body, MessageSend):
                 check_fingerprint(self.envelope, self.body)

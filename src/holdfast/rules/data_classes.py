@@ -130,6 +130,12 @@ ENTITY_TYPES: Final[Mapping[str, DataClass]] = MappingProxyType(
 """What can be written as an entity, through a quorum."""
 
 
+def is_decided(family: str) -> bool:
+    """Whether voters decide the changes of one of our own families, where a mesh has voters."""
+    known = FAMILIES.get(family)
+    return known is not None and write_class_of(known, voters=True) is WriteClass.STRONG
+
+
 def data_class_of(family: str) -> DataClass:
     """The data class of one of our own families."""
     data_class = FAMILIES.get(family)

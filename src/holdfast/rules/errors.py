@@ -15,7 +15,7 @@
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   │                    HomeCopied AnotherBroker LogMismatch VoterReused FenceTooOld
     │   │                    RevisionMoved HasChildren IntentAbandoned LeaseHeld LeaseNotHeld
-    │   │                    NodeNotLost AuditForked AuditGap
+    │   │                    NodeNotLost AuditForked AuditGap NoVoters HasVoters NotCommitted
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
@@ -1065,6 +1065,22 @@ class AuditForked(Conflict, code="audit_forked"):
 
 class AuditGap(Conflict, code="audit_gap", hint="bring the events in between first"):
     """An event of an audit stream came before others of its origin that precede it."""
+
+
+class NoVoters(Conflict, code="no_voters"):
+    """The mesh has no voters, so nothing can be committed in it."""
+
+
+class HasVoters(
+    Conflict, code="has_voters", hint="write it through the quorum: then all nodes decide it alike"
+):
+    """A write that voters decide was to be made, or came, without them."""
+
+
+class NotCommitted(
+    Conflict, code="not_committed", hint="it waits here; it enters with the order of its quorum"
+):
+    """A strong envelope came without the record of its commit."""
 
 
 class NotFresh(

@@ -47,8 +47,8 @@ class PlainFact(msgspec.Struct, array_like=True, frozen=True, gc=False):
     seq: _Count
     lamport: _Count
     created_at: _Time
-    write_class: Literal["strong", "append-only", "queued", "local"]
-    state: Literal["intent", "committed", "rejected", "queued", "reconciled"]
+    write_class: Literal["append-only", "queued"]
+    state: Literal["committed"]
     fingerprint: Annotated[bytes, Meta(min_length=32, max_length=32)]
     base: None
     meta: Annotated[bytes, Meta(max_length=limits.META_BYTES_MAX)]

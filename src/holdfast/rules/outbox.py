@@ -86,6 +86,9 @@ REPLACED: Final = "replaced"
 
 _LANE: Final = "broker:"
 _PEER_LANE: Final = "peer:"
+QUORUM_LANES: Final = "quorum:"
+"""What the names of the lanes of quorums begin with. Their rows are kept: they tell what became of
+each write."""
 _FAILED: Final = 502
 _ANOTHER_TIME: Final = frozenset({401, 403, 404, 408, 425, 429})
 """HTTP statuses of refusals that may pass later without a change: a member gets a grant, a topic is
@@ -116,6 +119,15 @@ def is_peer_lane(name: str) -> bool:
 
 def peer_of(lane: str) -> str:
     return lane.removeprefix(_PEER_LANE)
+
+
+def quorum_lane_of(mesh: str) -> str:
+    """The lane for strong writes of a mesh that wait for its quorum."""
+    return f"{QUORUM_LANES}{mesh}"
+
+
+def is_quorum_lane(name: str) -> bool:
+    return name.startswith(QUORUM_LANES)
 
 
 def entity_of(op: str, owner: str, entity: str) -> str:

@@ -136,6 +136,10 @@ class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     opened: int | None = None
     """The generation that the task had reached after this turn, and had not before it."""
+    place: int = 0
+    """Where commit order decides: twice the number of the commit, plus one for the second turn of a
+    handoff. 0 where stamps decide.
+    """
 
     @property
     def turn(self) -> Turn:

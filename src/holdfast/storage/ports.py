@@ -48,6 +48,7 @@ from holdfast.rules.vectors import Model
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
+from holdfast.storage.quorum_state_port import QuorumStateReader, QuorumStateWriter
 from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 
@@ -469,6 +470,7 @@ class OutboxWriter(OutboxReader, Protocol):
     def outbox_sweep(self, before_ms: int, now_ms: int, most: int) -> int:
         """Removes done and aborted rows that ended before a time, by number, up to the first that
         ended between then and now; returns how many. A time that has not come yet stops nothing.
+        Rows of quorums stay: they tell what became of each write.
         """
 
 
@@ -511,6 +513,7 @@ class Reader(
     InboxReader,
     BrokerPositionReader,
     StreamReader,
+    QuorumStateReader,
     BusReader,
     Protocol,
 ):
@@ -531,6 +534,7 @@ class Transaction(
     InboxWriter,
     BrokerPositionWriter,
     StreamWriter,
+    QuorumStateWriter,
     BusSweeper,
     Reader,
     Protocol,

@@ -23,7 +23,12 @@ class TaskReader(Protocol):
         """By task; without `known_only` also those whose creation has not arrived."""
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
-        """In stamp order."""
+        """In the order in which they were folded: by stamp, and then those that a quorum has
+        committed in commit order.
+        """
+
+    def task_held(self, mesh: str, peer: str, limit: int) -> list[TaskRow]:
+        """Tasks that a peer holds, by task."""
 
     def task_event_before(
         self, mesh: str, task: str, version: Version, *, or_at: bool = False

@@ -58,12 +58,15 @@ def test_Q2_every_op_is_written_down() -> None:
 def test_Q2_a_node_takes_the_old_envelopes_and_keeps_their_bytes(kind: str, tmp_path: Path) -> None:
     nodes = Nodes(kind, tmp_path, HandClock())
     node = nodes.open("watcher")
-    # Two are left out. One is another with fields of a later version: the same id. In the other
-    # ana writes in bob's name, which no node ever did, and which is refused.
-    names = [name for name in NAMES if name not in ("later_minor_version", "memory_forget")]
-    (refused,) = node.apply([golden_bytes("memory_forget")])
-    assert refused.error is not None
-    assert refused.error.code == "forged_origin"
+    # Three are left out. One is another with fields of a later version: the same id. In another one
+    # ana writes in bob's name, which no node ever did, and which is refused. And one is a strong
+    # write, which does not come alone.
+    refused = {"memory_forget": "forged_origin", "every_field": "not_committed"}
+    names = [name for name in NAMES if name not in ("later_minor_version", *refused)]
+    for name, code in refused.items():
+        (result,) = node.apply([golden_bytes(name)])
+        assert result.error is not None
+        assert result.error.code == code
     raws = sorted((golden_bytes(name) for name in names), key=lambda raw: decode(raw).lamport)
     assert [result.error for result in node.apply(raws)] == [None] * len(raws)
     assert [entry.raw for entry in node.log.range()] == raws

@@ -9,12 +9,23 @@ import pytest
 
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.limits import KNOWN_PAST_MS
+from holdfast.rules.quorum.state_rows import QueueNote, RevisionRow
+from holdfast.rules.quorum.view import LeaseRow
 from holdfast.rules.rows import JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.tickets import Ticket
+from support.committed_rows import (
+    commit_row,
+    entity_row,
+    lease_row,
+    mesh_snapshot,
+    node_row,
+    quorum_row,
+    waiting_row,
+)
 from support.dump import dump
 from support.envelopes import MESH, MODEL, make_id, state_set
 from support.stores import (
@@ -81,6 +92,15 @@ def ground(tx: Transaction) -> None:
     tx.broker_positions_add(MESH, 1, [(7, 1), (8, 3)])
     tx.known_members_put(MESH, [known_member("a")])
     tx.stream_add(BOB, [(3, 3, b"l" * 32)])
+    tx.quorum_put(quorum_row())
+    tx.entities_put(MESH, [entity_row("m")])
+    tx.entity_revisions_add(MESH, [RevisionRow("mission", "m", 1, 1, False, True)])
+    tx.commits_add([commit_row(3, 1)])
+    tx.lease_put(MESH, lease_row())
+    tx.node_put(MESH, node_row())
+    tx.waiting_conflict_add(waiting_row(1))
+    tx.queue_note_put(QueueNote(number=2))
+    tx.snapshot_put(mesh_snapshot())
 
 
 STEPS: dict[str, Callable[[Transaction], object]] = {
@@ -89,6 +109,21 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "stream_add, new": lambda tx: tx.stream_add(BOB._replace(epoch=2), [(1, 4, b"m" * 32)]),
     "stream_cover": lambda tx: tx.stream_cover(BOB, [(8, 9)], base=1, key=b"k" * 32),
     "stream_trouble": lambda tx: tx.stream_trouble(BOB, "look"),
+    "quorum_put": lambda tx: tx.quorum_put(quorum_row(applied=7)),
+    "entities_put, over": lambda tx: tx.entities_put(MESH, [entity_row("m", revision=2)]),
+    "entities_put, new": lambda tx: tx.entities_put(MESH, [entity_row("n")]),
+    "entity_revisions_add": lambda tx: tx.entity_revisions_add(
+        MESH, [RevisionRow("mission", "m", 2, 2, False, True)]
+    ),
+    "commits_add": lambda tx: tx.commits_add([commit_row(4, 2)]),
+    "voids_add": lambda tx: tx.voids_add(MESH, [(make_id(50), 1)]),
+    "lease_put, over": lambda tx: tx.lease_put(MESH, lease_row(holder="cyd")),
+    "lease_put, free": lambda tx: tx.lease_put(MESH, LeaseRow(name="deploy")),
+    "node_put": lambda tx: tx.node_put(MESH, node_row(lost=False)),
+    "waiting_conflict_add": lambda tx: tx.waiting_conflict_add(waiting_row(2)),
+    "waiting_conflict_resolve": lambda tx: tx.waiting_conflict_resolve(MESH, 1, "mine", 9),
+    "queue_note_put": lambda tx: tx.queue_note_put(QueueNote(number=2, target="bob")),
+    "snapshot_put": lambda tx: tx.snapshot_put(mesh_snapshot(captured_at=9)),
     "set_peer_name": lambda tx: tx.set_peer_name("bea"),
     "mesh_add": lambda tx: tx.mesh_add(mesh_row("new")),
     "tick": lambda tx: tx.tick(MESH),
@@ -248,7 +283,7 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
 
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
-    from holdfast.storage import inbox_port, ports, stream_port, task_port
+    from holdfast.storage import inbox_port, ports, quorum_state_port, stream_port, task_port
 
     writing = {
         name
@@ -265,6 +300,8 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (inbox_port.InboxWriter, inbox_port.InboxReader),
             (ports.BrokerPositionWriter, ports.BrokerPositionReader),
             (stream_port.StreamWriter, stream_port.StreamReader),
+            (quorum_state_port.EntityWriter, quorum_state_port.EntityReader),
+            (quorum_state_port.QuorumWriter, quorum_state_port.QuorumReader),
         )
         for name in vars(writer)
         if not name.startswith("_") and name not in vars(reader)

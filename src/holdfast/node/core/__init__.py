@@ -12,4 +12,7 @@ transaction, `metrics` counts, and `views` is what callers get back.
 An **arrival**: `object_transfer` brings the objects that a batch names; `receive` cuts the batch
 into pieces and stores each with its quarantine; `intake` checks every envelope, appends it to the
 log as it came, and folds it like a local one.
+
+A **committed entry** of a quorum: `commit` folds a run of them on the view of `commit_view`, with
+the index of the engine in the same transaction; `write_queue` keeps what found no quorum.
 """

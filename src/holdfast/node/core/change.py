@@ -16,7 +16,7 @@ from holdfast.node.core.fold import CURRENT, FOLDS
 from holdfast.node.core.streams import placed
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
 from holdfast.rules.bus.meshes.coverage import StreamName
-from holdfast.rules.data_classes import data_class_of, write_class_of
+from holdfast.rules.data_classes import data_class_of, is_decided, write_class_of
 from holdfast.rules.envelope import (
     VERSION,
     Base,
@@ -26,7 +26,7 @@ from holdfast.rules.envelope import (
     decode_trusted,
     encode,
 )
-from holdfast.rules.errors import IdReused
+from holdfast.rules.errors import HasVoters, IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
 from holdfast.rules.ids import aside_id, id_text, parse_new_id
 from holdfast.rules.message import MESSAGE
@@ -39,6 +39,10 @@ from holdfast.storage.ports import Reader, Transaction
 _WRITE_CLASS: Final = {
     op: write_class_of(data_class_of(family_of(op)), voters=False).value for op in OPS
 }
+
+
+_DECIDED: Final = frozenset(op for op in OPS if is_decided(family_of(op)))
+"""Ops that voters decide, where a mesh has voters."""
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -128,6 +132,8 @@ class Change:
 
     def carry_out(self, tx: Transaction) -> Receipt:
         ctx = self.ctx
+        if self.op in _DECIDED:
+            refuse_undecided(tx, self.mesh, self.op)
         lamport, seq, lane, on_bus = tx.tick(self.mesh)
         find = CURRENT.get(self.op)
         current = None if find is None else find(tx, self, self.body)
@@ -189,6 +195,14 @@ def known_receipt(tx: Reader, id: bytes, asked: bytes, mesh: str) -> Receipt | N
         _refuse_other(id, fingerprint_, asked)
         return Receipt(id, offset, 0, "", True, Outcome.NOOP_ALREADY_APPLIED)
     return None
+
+
+def refuse_undecided(tx: Reader, mesh: str, op: str) -> None:
+    """Raises HasVoters for a change of a kind that voters decide, if the mesh has them: it would be
+    decided here alone, and by another order.
+    """
+    if tx.quorum_get(mesh) is not None:
+        raise HasVoters(f"{op}: in the mesh {mesh!r} voters decide that")
 
 
 def refused_send(

@@ -6,6 +6,8 @@ turn goes to the conflict ledger, and a peer whose claim was superseded is warne
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from holdfast.node.core.context import NodeContext
@@ -103,6 +105,18 @@ def task_of(row: TaskRow) -> tasks.Task:
         ended=row.ended,
         ended_at=row.ended_at,
     )
+
+
+def task_of_events(events: Iterable[TaskEventRow]) -> tasks.Task:
+    """What the stored turns of a task make of it: those that stamps decided, and behind them those
+    that a quorum has committed, in commit order.
+    """
+    turns = list(events)
+    task, _ = tasks.fold(event.turn for event in turns if not event.place)
+    for event in turns:
+        if event.place:
+            task, _ = tasks.step(task, event.turn)
+    return task
 
 
 def _task_row(

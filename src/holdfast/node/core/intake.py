@@ -18,7 +18,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from holdfast.node.core.change import Receipt, known_receipt, refused_send, set_aside
+from holdfast.node.core.change import (
+    Receipt,
+    known_receipt,
+    refuse_undecided,
+    refused_send,
+    set_aside,
+)
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold import current_version, fold, is_live, model_of
@@ -26,12 +32,14 @@ from holdfast.node.core.streams import PlacedInStreams
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
 from holdfast.rules.bodies import Body, MessageSend, family_of
 from holdfast.rules.broker_sync import is_forged
+from holdfast.rules.data_classes import is_decided
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadEnvelope,
     ForgedOrigin,
     HoldfastError,
     IdReused,
+    NotCommitted,
     Refused,
     TooOld,
     UnknownMesh,
@@ -41,6 +49,7 @@ from holdfast.rules.lamport import check_incoming, highest_taken, tick
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.merge import DELETES, version_of
 from holdfast.rules.order import Version, is_newer
+from holdfast.rules.quorum.known_intents import intent_of
 from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.retention import buried_name, is_too_old
@@ -231,7 +240,7 @@ class Intake:
         if envelope is None:
             return Applied(None, None, error=arrival.error)
         if arrival.error is not None:
-            return Applied(envelope.id, None, error=arrival.error)
+            return self._refuse(tx, envelope, arrival.error)
         try:
             known, displaced = self._known(tx, arrival, envelope)
             if known is not None:
@@ -264,6 +273,14 @@ class Intake:
         if self._is_for_us(arrival):
             self._put_into_inbox(tx, arrival, offset)
         return Applied(envelope.id, outcome, offset)
+
+    def _refuse(self, tx: Reader, envelope: Envelope, error: HoldfastError) -> Applied:
+        """A strong envelope without its record may be one that we have folded with it."""
+        if isinstance(error, NotCommitted):
+            commit = tx.commit_of(envelope.mesh, envelope.id)
+            if commit is not None and intent_of(commit.record).fingerprint == envelope.fingerprint:
+                return Applied(envelope.id, Outcome.NOOP_ALREADY_APPLIED, commit.offset)
+        return Applied(envelope.id, None, error=error)
 
     def _known(
         self, tx: Reader, arrival: Arrival, envelope: Envelope
@@ -322,6 +339,8 @@ class Intake:
         clock.check(envelope.lamport)
         if body is None:
             return clock, None
+        if is_decided(family_of(envelope.op)):
+            refuse_undecided(tx, envelope.mesh, envelope.op)
         current = current_version(tx, envelope, body)
         _check_not_forgotten(tx, envelope, body, current, clock)
         return clock, current

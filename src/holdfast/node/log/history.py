@@ -113,7 +113,8 @@ def _refold(tx: Transaction, ctx: NodeContext, entry: Entry) -> None:
         entry.recorded_at,
         entry.raw,
     )
-    fold(tx, ctx, envelope, body, offset, current)
+    if envelope.write_class != "strong":  # what a quorum decides, its commits fold
+        fold(tx, ctx, envelope, body, offset, current)
 
 
 def state_as_of(

@@ -29,6 +29,7 @@ from holdfast.node.recovery import backup
 from holdfast.node.recovery.check_blobs import check_blobs
 from holdfast.node.recovery.check_bus import check_bus
 from holdfast.node.recovery.check_clock import check_stamps, check_wall_clock
+from holdfast.node.recovery.check_commits import check_commits
 from holdfast.node.recovery.check_fold import compare_all, compare_some
 from holdfast.node.recovery.check_links import (
     check_ballast,
@@ -258,6 +259,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("sync", partial(check_sync, reader, now_ms))
         yield from _guarded("bus", partial(check_bus, reader, now_ms))
         yield from _guarded("streams", partial(check_streams, reader, peer, full=full))
+        yield from _guarded("commits", partial(check_commits, reader, peer, full=full))
         look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
         yield from _guarded("blobs", look)
         yield from _guarded("backup", partial(_backup, reader, now_ms))

@@ -20,11 +20,12 @@ import msgspec
 
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import current_version, fold
+from holdfast.node.core.fold_tasks import task_of_events
 from holdfast.node.home.exclusive import exclusive
 from holdfast.node.home.opening import LogMark, read_mark
 from holdfast.node.log.history import REPAIR_JOB
 from holdfast.node.recovery.backup import count_on
-from holdfast.rules import limits, tasks
+from holdfast.rules import limits
 from holdfast.rules.bodies import Body, VectorDelete, VectorStore, decode_trusted_body, family_of
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import BlobCorrupt, BlobMissing, StoreCorrupt
@@ -195,7 +196,7 @@ def _tasks_of_turns(tx: Transaction, saved: Salvaged) -> None:
     """Makes the rows of tasks again of which only the turns were saved."""
     for mesh, id in saved.headless:
         events = tx.task_events(mesh, id)
-        task, _ = tasks.fold(event.turn for event in events)
+        task = task_of_events(events)
         row = TaskRow(
             mesh=mesh,
             task=id,
@@ -234,6 +235,8 @@ class _Refold:
             family = family_of(entry.op)
             if body is None or family not in self._saved.tables:
                 continue
+            if envelope.write_class == "strong":
+                continue  # commit order decided it, and its rows were saved as they are
             if not self._saved.whole_log and family == "task":
                 self._refold_turn(quiet, envelope, body, entry.offset)
             elif self._saved.whole_log or self._is_lost(tx, envelope, body):

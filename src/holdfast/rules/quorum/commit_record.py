@@ -19,7 +19,7 @@ from msgspec import Meta
 from holdfast.rules import ids, names
 from holdfast.rules.canonical import check_packed_form
 from holdfast.rules.envelope import IntentId, Moment, Positive, State
-from holdfast.rules.errors import BadEnvelope, BadInput, UnsupportedProtocol
+from holdfast.rules.errors import BadEnvelope, BadInput, EntryDamaged, UnsupportedProtocol
 from holdfast.rules.quorum.fence import FenceToken, check_order
 from holdfast.rules.quorum.view import EntityRevision
 from holdfast.rules.reconcile import Outcome
@@ -86,6 +86,14 @@ def decode_record(raw: bytes) -> CommitRecord:
     newer = record.version > RECORD_VERSION
     check_packed_form(raw, encode_record(record), "the commit record", newer=newer)
     return record
+
+
+def decode_stored_record(raw: bytes) -> CommitRecord:
+    """Reads a record that this node stored. EntryDamaged if it has changed since."""
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise EntryDamaged(f"a stored commit record cannot be read: {error}") from None
 
 
 def state_of(record: CommitRecord) -> State:

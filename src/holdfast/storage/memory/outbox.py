@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from holdfast.rules.outbox import waits_until
+from holdfast.rules.outbox import is_quorum_lane, waits_until
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.memory.undo import UndoTables
 
@@ -139,7 +139,7 @@ class MemoryOutbox(UndoTables):
         ended = (
             row
             for row in self._outbox(None, "done", "aborted")
-            if row.number < last and (row.ended_at or 0) <= now_ms
+            if row.number < last and (row.ended_at or 0) <= now_ms and not is_quorum_lane(row.lane)
         )
         old = list(islice(takewhile(lambda row: (row.ended_at or 0) < before_ms, ended), most))
         for row in old:

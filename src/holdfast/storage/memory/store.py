@@ -22,6 +22,7 @@ from holdfast.storage.memory.inbox import MemoryInbox
 from holdfast.storage.memory.log_pages import MemoryLogPages
 from holdfast.storage.memory.meshes import MemoryMeshes
 from holdfast.storage.memory.outbox import MemoryOutbox
+from holdfast.storage.memory.quorum_state import MemoryQuorumState
 from holdfast.storage.memory.tasks import MemoryTasks
 from holdfast.storage.memory.vector_rows import MemoryVectors
 from holdfast.storage.memory.zones import MemoryZones
@@ -42,6 +43,7 @@ class MemoryTransaction(
     MemoryOutbox,
     MemoryInbox,
     MemoryBrokerPositions,
+    MemoryQuorumState,
     MemoryBus,
 ):
     """Every table, with steps that can be undone."""

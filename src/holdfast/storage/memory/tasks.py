@@ -36,7 +36,15 @@ class MemoryTasks(UndoTables):
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         rows = [row for row in self._rows("task_event", mesh) if row.task == task]
-        return sorted(rows, key=lambda row: order_key(row.version))
+        return sorted(rows, key=lambda row: (row.place, order_key(row.version)))
+
+    def task_held(self, mesh: str, peer: str, limit: int) -> list[TaskRow]:
+        rows = [
+            row
+            for row in self._rows("task", mesh)
+            if row.status is TaskStatus.CLAIMED and row.holder and row.holder.peer == peer
+        ]
+        return sorted(rows, key=lambda row: row.task.encode())[:limit]
 
     def task_event_before(
         self, mesh: str, task: str, version: Version, *, or_at: bool = False

@@ -11,6 +11,7 @@ import apsw
 import msgspec
 
 from holdfast.rules.limits import BACKOFF_MS_MAX
+from holdfast.rules.outbox import QUORUM_LANES
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.sqlite.columns import RowColumns
 
@@ -282,7 +283,9 @@ class OutboxWrites(OutboxReads):
         # The row with the highest number stays, so that it is not given again.
         rows = self._con.execute(
             "SELECT number, ended_at FROM spool WHERE state IN ('done', 'aborted') "
-            "AND number < (SELECT max(number) FROM spool) ORDER BY number"
+            "AND number < (SELECT max(number) FROM spool) AND substr(lane, 1, ?) <> ? "
+            "ORDER BY number",
+            (len(QUORUM_LANES), QUORUM_LANES),
         )
         for number, ended_at in rows:
             if len(doomed) == most or before_ms <= ended_at <= now_ms:

@@ -25,6 +25,7 @@ from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
 from holdfast.storage.sqlite.bus.streams import StreamReads
+from holdfast.storage.sqlite.committed.quorum_state import QuorumReads, QuorumWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
@@ -65,6 +66,7 @@ class SqliteReader(
     InboxReads,
     BrokerPositionReads,
     StreamReads,
+    QuorumReads,
     BusReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
@@ -88,6 +90,7 @@ class SqliteTransaction(
     OutboxWrites,
     InboxWrites,
     BrokerPositionWrites,
+    QuorumWrites,
     BusWrites,
 ):
     """The state within the writing connection's transaction."""

@@ -58,7 +58,15 @@ class TaskReads:
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         return _EVENT.select(
-            self._con, "WHERE mesh = ? AND task = ? ORDER BY lamport, peer, id", (mesh, task)
+            self._con, "WHERE mesh = ? AND task = ? ORDER BY place, lamport, peer, id", (mesh, task)
+        )
+
+    def task_held(self, mesh: str, peer: str, limit: int) -> list[TaskRow]:
+        return _TASK.select(
+            self._con,
+            "INDEXED BY task_held WHERE mesh = ? AND holder_peer = ? AND status = 'claimed' "
+            "ORDER BY task LIMIT ?",
+            (mesh, peer, limit),
         )
 
     def task_event_before(

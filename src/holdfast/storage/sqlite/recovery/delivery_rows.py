@@ -32,6 +32,13 @@ BUS_TABLES: Final = (
 another file than the bus remembers, so its store takes a new incarnation."""
 BUS_SINCE: Final = 11
 
+QUORUM_TABLES: Final = (
+    *("quorum", "quorum_commit", "quorum_void", "entity", "entity_revision", "quorum_conflict"),
+    *("quorum_lease", "quorum_node", "quorum_queue", "mesh_snapshot"),
+)
+"""What quorums have committed. A log alone does not give it again: the order is that of commits."""
+QUORUM_SINCE: Final = 15
+
 _BYTES: Final = {"spool": ("id", 16), "inbox": ("id", 16), "mate": ("key", 32)}
 _names = msgspec.json.Decoder(tuple[str, ...])
 

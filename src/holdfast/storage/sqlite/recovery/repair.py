@@ -43,6 +43,8 @@ Fields = dict[str, Any]
 
 FOLDED: Final = ("state", "memory", "file", "vector", "task", "task_event")
 """Tables that the log can give back."""
+_DECIDED: Final = ("task", "task_event")
+"""Those of them that voters decide, where a mesh has voters."""
 _LINEAGE: Final = 9
 """The migration that brings what versions have seen, and the names of buried keys."""
 _VECTORS: Final = 3
@@ -134,6 +136,8 @@ class _Repair:
         for table in delivery_rows.TABLES:
             self._table(table, self._shared(table))
         for table in delivery_rows.BUS_TABLES:
+            self._table(table, self._plain(table))
+        for table in delivery_rows.QUORUM_TABLES:
             self._table(table, self._plain(table))
         for table in FOLDED:
             self._table(table, self._folded(table))
@@ -275,6 +279,7 @@ class _Repair:
             **dict.fromkeys(trust_rows.RIGHTS, trust_rows.RIGHTS_SINCE),
             **dict.fromkeys(delivery_rows.TABLES, delivery_rows.SINCE),
             **dict.fromkeys(delivery_rows.BUS_TABLES, delivery_rows.BUS_SINCE),
+            **dict.fromkeys(delivery_rows.QUORUM_TABLES, delivery_rows.QUORUM_SINCE),
             **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
         }
         return migrations.version(self._source) < since.get(table, 0)
@@ -369,12 +374,17 @@ class _Repair:
             tables[table].lost += count
 
     def _folded(self, table: str) -> Callable[[Fields], Fields | None]:
+        rows: list[Any] = self._target.execute("SELECT mesh FROM quorum").fetchall()
+        # In a mesh with voters the log does not say in which order tasks were decided.
+        decided = {row[0] for row in rows} if table in _DECIDED else set()
+
         def fit(fields: Fields) -> Fields | None:
             offset = fields.get("offset", 0)
             sound = is_sound(table, fields)
             if sound:
                 self._known_head = max(self._known_head, offset)
-            if self.result.whole_log and (not sound or offset <= self._last):
+            given = fields.get("mesh") not in decided and (not sound or offset <= self._last)
+            if self.result.whole_log and given:
                 return None  # the log gives it again
             if not sound:
                 self.result.tables[table].lost += 1
@@ -386,7 +396,7 @@ class _Repair:
     def _at_new_offset(self, fields: Fields) -> Fields:
         moved = {
             name: self._moved(fields[name])
-            for name in ("offset", "released_offset")
+            for name in ("offset", "released_offset", "head")
             if isinstance(fields.get(name), int)
         }
         return {**fields, **moved}

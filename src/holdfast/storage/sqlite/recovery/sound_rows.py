@@ -20,6 +20,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import BUS_WINDOW, LAMPORT_MAX, RESTORE_LAMPORT_SKIP
 from holdfast.rules.names import check_mesh, check_peer
+from holdfast.rules.quorum.commit_record import decode_stored_record
 
 Fields = dict[str, Any]
 
@@ -31,6 +32,10 @@ _json = msgspec.json.Decoder()
 _document = msgspec.json.Decoder(dict[str, Any])
 _names = msgspec.json.Decoder(tuple[str, ...])
 _filter = msgspec.json.Decoder(Filter)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _count(value: Any) -> bool:
@@ -96,11 +101,14 @@ _OF_TABLE: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
     "meta": {"value": lambda value: value is not None},
     "job": {"cursor": _text_by(_document.decode)},
     "link": {"cursor": _count},
-    "vector_model": {"id": lambda value: isinstance(value, str)},
+    "vector_model": {"id": _is_text},
     "task_event": {"kind": lambda value: value in _TURNS},
     "zone_key": {"key": _digest},
     "mate": {"key": _digest},
     "spool": {"mesh": lambda value: value == "" or _mesh(value)},  # none: it goes to a peer
+    "entity": {"id": _is_text, "fields": _text_by(_document.decode)},
+    "entity_revision": {"id": _is_text},
+    "quorum_commit": {"record": _by(decode_stored_record)},
     "bus_mark": {"peer": _digest, "seen": lambda value: len(value) == BUS_WINDOW // 8},
     "bus_nonces": {"nonces": lambda value: len(value) % NONCE_BYTES == 0},
     "bus_inbox": {"sender": _digest, "head": _head},

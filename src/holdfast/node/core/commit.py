@@ -1,0 +1,349 @@
+"""The fold of what a quorum has committed: the way of its entries through the door.
+
+An engine brings a total order of envelopes, each with the fence under which it was committed, and
+with the engine's own index. In one transaction the entries of a run are decided by
+`rules/quorum/decide.py`, their envelopes appended to the log, the rows that follow written, a
+commit record put beside each envelope, and the index moved. A crash leaves all of it or nothing, so
+an entry that comes again after a restart is known by its index; and if an engine counted wrongly,
+by the id of its intent.
+
+The fence is looked at here, inside the transaction that writes: a coordinator that was deposed
+while it slept finds a newer one in the store, and changes nothing.
+
+An intent may have waited in the log before it was committed: in the lane of the quorum, whose rows
+point into the log. Then the envelope is not appended again; it gets its record, and its row of the
+outbox ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from holdfast.node.core.commit_view import CommittedState
+from holdfast.node.core.context import NodeContext
+from holdfast.node.core.write_queue import queue_get, queue_put
+from holdfast.rules.bodies import Body
+from holdfast.rules.envelope import Envelope, decode
+from holdfast.rules.errors import (
+    BadEnvelope,
+    FenceTooOld,
+    IntentAbandoned,
+    NoVoters,
+    Refused,
+)
+from holdfast.rules.ids import aside_id, id_text
+from holdfast.rules.lamport import highest_taken
+from holdfast.rules.quorum.commit_record import encode_record
+from holdfast.rules.quorum.decide import Decision, commit_record, decide
+from holdfast.rules.quorum.fence import FenceToken
+from holdfast.rules.quorum.intents import decode_intent
+from holdfast.rules.quorum.state_rows import CommitRow, QuorumRow
+from holdfast.rules.quorum.view import Clash, EntityRevision, PutTask
+from holdfast.rules.quorum.write_queue import WriteStatus, decided
+from holdfast.rules.reconcile import Outcome
+from holdfast.rules.rows import MeshRow, PeerRow, WarningRow
+from holdfast.storage.ports import Transaction
+
+_HANDOFF: Final = "task.handoff"
+_WAITS: Final = frozenset({WriteStatus.PENDING, WriteStatus.REPLAYING})
+
+
+class CommittedEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry that an engine has committed."""
+
+    raw: bytes
+    fence: FenceToken
+    committed_at: int
+    index: int
+    """The engine's own count of entries, which grows and may have gaps."""
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """What became of one entry."""
+
+    raw_id: bytes | None
+    outcome: Outcome | None
+    """None: it was refused for good, for the `reason`."""
+    reason: str = ""
+    """The code of an error, where there is one."""
+    detail: str = ""
+    number: int | None = None
+    """Of its commit; None for an entry that is not part of the order, or was so before."""
+    offset: int | None = None
+    revisions: tuple[EntityRevision, ...] = ()
+    clashes: tuple[Clash, ...] = ()
+
+    @property
+    def id(self) -> str | None:
+        return None if self.raw_id is None else id_text(self.raw_id)
+
+
+class _Counted(NamedTuple):
+    """An entry that is part of the order."""
+
+    entry: CommittedEntry
+    envelope: Envelope
+    decision: Decision
+    number: int
+
+
+class CommitRun:
+    """A run of committed entries of a mesh. Calling it with a transaction folds them in order, and
+    returns what became of each.
+    """
+
+    repeatable = True
+
+    def __init__(self, ctx: NodeContext, mesh: str, entries: Sequence[CommittedEntry]) -> None:
+        self._ctx, self._mesh = ctx, mesh
+        self._entries = list(entries)
+        indexes = [entry.index for entry in self._entries]
+        assert all(a < b for a, b in pairwise(indexes)), "an engine gives entries in order"
+        self._read = [_read(mesh, entry.raw) for entry in self._entries]
+        self._bodies = [_body(one) for one in self._read]
+
+    def __call__(self, tx: Transaction) -> list[Committed]:
+        standing = tx.quorum_get(self._mesh)
+        mesh = tx.mesh_get(self._mesh)
+        if standing is None or mesh is None:
+            raise NoVoters(f"the mesh {self._mesh!r} has no voters")
+        ids = [one.id for one in self._read if isinstance(one, Envelope)]
+        state = CommittedState(tx, standing, ids, self._bodies)
+        decided: list[Decision | Refused] = []
+        counted: list[_Counted] = []
+        for entry, envelope, body in zip(self._entries, self._read, self._bodies, strict=True):
+            if isinstance(envelope, Refused):
+                decided.append(envelope)
+                continue
+            decision = _decided(state, standing, entry, envelope, body)
+            decided.append(decision)
+            if decision.counts:
+                number = state.take(envelope, entry.fence, decision)
+                counted.append(_Counted(entry, envelope, decision, number))
+        offsets, waited = self._append(tx, counted)
+        results = self._results(decided, offsets, standing.number)
+        state.store(tx, offsets, self._ctx.now_ms())
+        self._follow(tx, mesh, counted)
+        self._end_queued(tx, results, waited)
+        self._end_voided(tx, state.voids)
+        tx.quorum_put(_moved(standing, self._entries, counted))
+        return results
+
+    def _results(
+        self, decided: list[Decision | Refused], offsets: dict[int, int], number: int
+    ) -> list[Committed]:
+        """What became of each entry; numbers are given in the order of the entries that count."""
+        results: list[Committed] = []
+        for envelope, one in zip(self._read, decided, strict=True):
+            if isinstance(one, Refused) or isinstance(envelope, Refused):
+                assert isinstance(one, Refused), "what cannot be read is not decided"
+                results.append(_refused(one))
+                continue
+            counts = one.counts
+            number += counts
+            results.append(
+                Committed(
+                    envelope.id,
+                    one.outcome,
+                    one.reason,
+                    one.detail,
+                    number if counts else None,
+                    offsets[number] if counts else None,
+                    one.revisions,
+                    one.clashes,
+                )
+            )
+        return results
+
+    # --- into the log ------------------------------------------------------------------------
+
+    def _append(
+        self, tx: Transaction, counted: list[_Counted]
+    ) -> tuple[dict[int, int], frozenset[bytes]]:
+        """Puts the envelopes into the log, those that are not there, and a record beside each.
+        Returns the offsets by commit number, and the ids of those that had waited in the log.
+        """
+        if not counted:
+            return {}, frozenset()
+        head = end = tx.log_bounds()[1]
+        arrivals = [
+            (e.id, e.mesh, e.op, e.entity, e.origin, e.lamport, one.entry.raw)
+            for one in counted
+            for e in (one.envelope,)
+        ]
+        now = self._ctx.now_ms()
+        first = tx.log_append_new(arrivals, now)
+        offsets: list[int]
+        if first is not None:
+            offsets = list(range(first, first + len(counted)))
+        else:
+            offsets = [self._append_one(tx, one, now) for one in counted]
+        rows: list[CommitRow] = []
+        for (entry, envelope, decision, number), offset in zip(counted, offsets, strict=True):
+            head = max(head, offset)
+            record = commit_record(envelope, entry.fence, entry.committed_at, number, decision)
+            raw = encode_record(record)
+            rows.append(CommitRow(offset, envelope.mesh, number, envelope.id, head, raw))
+        tx.commits_add(rows)
+        waited = frozenset(row.id for row in rows if row.offset <= end)
+        return {row.number: row.offset for row in rows}, waited
+
+    def _append_one(self, tx: Transaction, one: _Counted, now_ms: int) -> int:
+        envelope, raw = one.envelope, one.entry.raw
+        entry = tx.log_find(envelope.id)
+        if entry is not None:
+            if entry.raw == raw:
+                return entry.offset  # our own intent, which waited here
+            # What the quorum has committed under this id is what all nodes have. Something else
+            # that only we have keeps its place, under an id that is computed from it.
+            tx.log_set_aside(entry.offset, aside_id(entry.raw))
+        return tx.log_append(
+            envelope.id,
+            envelope.mesh,
+            envelope.op,
+            envelope.entity,
+            envelope.origin,
+            envelope.lamport,
+            now_ms,
+            raw,
+        )
+
+    # --- what follows, here ------------------------------------------------------------------
+
+    def _follow(self, tx: Transaction, mesh: MeshRow, counted: list[_Counted]) -> None:
+        """Moves our clock past the stamps, notes whom we have heard, and tells this node's user of
+        tasks that were taken from it.
+        """
+        now = self._ctx.now_ms()
+        # A stamp that is absurd is committed all the same; it may not wear out our clock.
+        most = highest_taken(mesh.lamport, now)
+        stamps: list[int] = []
+        heard: dict[str, int] = {}
+        for _, envelope, _, _ in counted:
+            lamport, origin = envelope.lamport, envelope.origin
+            if lamport > most:
+                continue
+            stamps.append(lamport)
+            if lamport > heard.get(origin, 0):
+                heard[origin] = lamport
+        heard.pop(self._ctx.peer, None)
+        if stamps:
+            tx.tick_merged_run(self._mesh, stamps, now)
+        for peer, lamport in heard.items():
+            tx.peer_seen(
+                PeerRow(mesh=self._mesh, peer=peer, last_seen_at=now, last_lamport=lamport)
+            )
+        for one in counted:
+            if one.envelope.op == _HANDOFF and one.decision.outcome is Outcome.APPLIED:
+                self._warn(tx, one)
+
+    def _warn(self, tx: Transaction, one: _Counted) -> None:
+        turns = [write for write in one.decision.writes if isinstance(write, PutTask)]
+        if turns[0].judged.turn.version.peer != self._ctx.peer:
+            return
+        tx.warning_add(
+            WarningRow(
+                mesh=self._mesh,
+                type="task_claim_superseded",
+                entity=one.envelope.entity,
+                by_peer=turns[-1].judged.turn.version.peer
+                if len(turns) > 1
+                else one.envelope.origin,
+                at_lamport=one.envelope.lamport,
+            )
+        )
+
+    def _end_queued(
+        self, tx: Transaction, results: list[Committed], waited: frozenset[bytes]
+    ) -> None:
+        """Ends the rows of the outbox whose intents were decided: those that had waited in the log,
+        or were decided before.
+        """
+        for envelope, result in zip(self._read, results, strict=True):
+            if isinstance(envelope, Refused):
+                continue
+            if result.number is not None and envelope.id not in waited:
+                continue  # as nearly always
+            if result.outcome is Outcome.REJECTED_FENCED and result.number is None:
+                continue  # it was not decided: somebody with authority may still commit it
+            self._end_row(tx, envelope.id, result.outcome, result.reason, result.detail)
+
+    def _end_voided(self, tx: Transaction, voids: Sequence[bytes]) -> None:
+        for id in voids:
+            self._end_row(tx, id, None, IntentAbandoned.code, "it was given up")
+
+    def _end_row(
+        self, tx: Transaction, id: bytes, outcome: Outcome | None, reason: str, detail: str
+    ) -> None:
+        write = queue_get(tx, self._mesh, id)
+        if write is not None and write.status in _WAITS:
+            queue_put(tx, decided(write, outcome, self._ctx.now_ms(), reason, detail))
+
+
+def _read(mesh: str, raw: bytes) -> Envelope | Refused:
+    try:
+        envelope = decode(raw)
+        if envelope.mesh != mesh:
+            raise BadEnvelope(f"an entry of the mesh {envelope.mesh!r} in the order of {mesh!r}")
+    except Refused as error:
+        return error
+    return envelope
+
+
+def _body(envelope: Envelope | Refused) -> Body | None:
+    """The body of an intent. One that breaks a rule has none here: the decision says why."""
+    try:
+        return None if isinstance(envelope, Refused) else decode_intent(envelope)
+    except Refused:
+        return None
+
+
+def _decided(
+    state: CommittedState,
+    standing: QuorumRow,
+    entry: CommittedEntry,
+    envelope: Envelope,
+    body: Body | None,
+) -> Decision:
+    known = state.intent(envelope.id)
+    if known is None and entry.index <= standing.applied:
+        return Decision(
+            outcome=Outcome.REJECTED_FENCED,
+            reason=FenceTooOld.code,
+            detail=f"entries up to {standing.applied} were folded before",
+        )
+    if known is None and entry.fence.incarnation != standing.incarnation:
+        # Before the first entry of an incarnation there is no fence of it to compare with.
+        return Decision(
+            outcome=Outcome.REJECTED_FENCED,
+            reason=FenceTooOld.code,
+            detail=f"the voters are of incarnation {standing.incarnation}, and it was committed by "
+            f"those of {entry.fence.incarnation}",
+        )
+    return decide(state, envelope, entry.fence, entry.committed_at, body)
+
+
+def _refused(error: Refused) -> Committed:
+    """An entry that cannot be read has no id to be known by: it is passed over."""
+    return Committed(None, None, error.code, error.message)
+
+
+def _moved(
+    standing: QuorumRow, entries: Sequence[CommittedEntry], counted: Sequence[_Counted]
+) -> QuorumRow:
+    """Where we stand after the run."""
+    applied = max([standing.applied, *(entry.index for entry in entries[-1:])])
+    if not counted:
+        return msgspec.structs.replace(standing, applied=applied)
+    last = counted[-1]
+    return msgspec.structs.replace(
+        standing,
+        applied=applied,
+        number=last.number,
+        fence=last.entry.fence,
+        committed_at=last.entry.committed_at,
+    )

@@ -1,0 +1,27 @@
+"""An entity as it was: what the operations that made a revision say, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.rules.errors import EntryDamaged
+from holdfast.rules.quorum.entities import Fields, canonical, read_fields
+from holdfast.rules.quorum.intents import EntityChange, EntityOperation
+
+
+def operation_on(change: EntityChange, type: str, id: str) -> EntityOperation:
+    """What a change does to one entity."""
+    for operation in change.operations:
+        if (operation.type, operation.id) == (type, id):
+            return operation
+    raise EntryDamaged(f"an entry is on record for {type} {id!r}, and does not name it")
+
+
+def fields_of(operations: Iterable[EntityOperation]) -> bytes:
+    """The fields after these operations, of which the first is no patch and all others are."""
+    fields: Fields = {}
+    for operation in operations:
+        fields |= read_fields(operation.fields)
+        for name in operation.removed:
+            fields.pop(name, None)
+    return canonical(fields)

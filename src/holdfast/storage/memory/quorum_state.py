@@ -1,0 +1,147 @@
+"""What quorums have committed, in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.rules.quorum.degraded_read import SharedSnapshot
+from holdfast.rules.quorum.known_intents import intent_of, void_intent
+from holdfast.rules.quorum.state_rows import (
+    CommitRow,
+    QueueNote,
+    QuorumRow,
+    WaitingConflict,
+)
+from holdfast.rules.quorum.view import IntentRecord, LeaseRow, NodeRow
+from holdfast.storage.memory.entities import MemoryEntities
+
+
+class MemoryQuorumState(MemoryEntities):
+    """Standings, commits, leases, nodes, conflicts, notes of the queue, snapshots."""
+
+    def quorum_get(self, mesh: str) -> QuorumRow | None:
+        return self._table("quorum").get(mesh)
+
+    def quorum_list(self) -> list[QuorumRow]:
+        return sorted(self._table("quorum").values(), key=lambda row: row.mesh.encode())
+
+    def commit_at(self, offset: int) -> CommitRow | None:
+        return self._table("commit").get(offset)
+
+    def commit_of(self, mesh: str, id: bytes) -> CommitRow | None:
+        return next((row for row in self._commits(mesh) if row.id == id), None)
+
+    def commit_range(self, mesh: str, start: int, limit: int) -> list[CommitRow]:
+        return [row for row in self._commits(mesh) if row.number >= start][:limit]
+
+    def commit_by_head(self, mesh: str, offset: int) -> int:
+        return max((row.number for row in self._commits(mesh) if row.head <= offset), default=0)
+
+    def intents_known(self, mesh: str, ids: Sequence[bytes]) -> dict[bytes, IntentRecord]:
+        found: dict[bytes, IntentRecord] = {}
+        commits = {row.number: row for row in self._commits(mesh)}
+        by_id = {row.id: row for row in commits.values()}
+        for id in ids:
+            number = self._table("void").get((mesh, id))
+            if id in by_id:
+                found[id] = intent_of(by_id[id].record)
+            elif number is not None:
+                found[id] = void_intent(id, commits[number].record)
+        return found
+
+    def lease_get(self, mesh: str, name: str) -> LeaseRow | None:
+        return self._table("lease").get((mesh, name))
+
+    def lease_list(self, mesh: str, after: str, limit: int) -> list[LeaseRow]:
+        rows = [row for (of, _), row in self._table("lease").items() if of == mesh]
+        later = [row for row in rows if row.name.encode() > after.encode()]
+        return sorted(later, key=lambda row: row.name.encode())[:limit]
+
+    def node_get(self, mesh: str, peer: str) -> NodeRow | None:
+        return self._table("quorum_node").get((mesh, peer))
+
+    def node_list(self, mesh: str) -> list[NodeRow]:
+        rows = [row for (of, _), row in self._table("quorum_node").items() if of == mesh]
+        return sorted(rows, key=lambda row: row.peer.encode())
+
+    def waiting_conflicts(
+        self, mesh: str, after: int, limit: int, *, open_only: bool = True
+    ) -> list[WaitingConflict]:
+        rows = [
+            row
+            for row in self._rows("waiting_conflict", mesh)
+            if row.number > after and not (open_only and row.resolved_at is not None)
+        ]
+        return sorted(rows, key=lambda row: row.number)[:limit]
+
+    def queue_note(self, number: int) -> QueueNote | None:
+        return self._table("queue_note").get(number)
+
+    def queue_counts(self, lane: str) -> dict[str, int]:
+        notes = self._table("queue_note")
+        counts: Counter[str] = Counter()
+        for row in self._table("outbox").values():
+            note = notes.get(row.number)
+            if row.lane == lane and note is not None and not note.resolved_by:
+                counts[row.state] += 1
+        return dict(counts)
+
+    def queue_newest(self) -> int:
+        newest = max(self._table("queue_note"), default=0)
+        row = self._table("outbox").get(newest)
+        return 0 if row is None else int(row.created_at)
+
+    def snapshot_latest(self, mesh: str, source: str | None = None) -> SharedSnapshot | None:
+        rows: list[SharedSnapshot] = self._rows("mesh_snapshot", mesh)
+        wanted = [row for row in rows if source in (None, row.source)]
+        return max(wanted, key=lambda row: (row.captured_at, row.source.encode()), default=None)
+
+    def quorum_put(self, row: QuorumRow) -> None:
+        self._put("quorum", row.mesh, row)
+
+    def commits_add(self, rows: Sequence[CommitRow]) -> None:
+        for row in rows:
+            assert row.offset not in self._table("commit"), "an entry is committed once"
+            self._put("commit", row.offset, row)
+
+    def voids_add(self, mesh: str, rows: Sequence[tuple[bytes, int]]) -> None:
+        for id, number in rows:
+            self._put("void", (mesh, id), number)
+
+    def lease_put(self, mesh: str, row: LeaseRow) -> None:
+        if row.holder:
+            self._put("lease", (mesh, row.name), row)
+        else:
+            self._drop("lease", (mesh, row.name))
+
+    def node_put(self, mesh: str, row: NodeRow) -> None:
+        self._put("quorum_node", (mesh, row.peer), row)
+
+    def waiting_conflict_add(self, row: WaitingConflict) -> None:
+        self._put("waiting_conflict", (row.mesh, row.number), row)
+
+    def waiting_conflict_resolve(
+        self, mesh: str, number: int, resolution: str, now_ms: int
+    ) -> bool:
+        row = self._table("waiting_conflict").get((mesh, number))
+        if row is None or row.resolved_at is not None:
+            return False
+        changed = msgspec.structs.replace(row, resolved_at=now_ms, resolution=resolution)
+        self._put("waiting_conflict", (mesh, number), changed)
+        return True
+
+    def queue_note_put(self, row: QueueNote) -> None:
+        self._put("queue_note", row.number, row)
+
+    def snapshot_put(self, row: SharedSnapshot) -> bool:
+        before = self._table("mesh_snapshot").get((row.mesh, row.source))
+        if before is not None and before.captured_at > row.captured_at:
+            return False
+        self._put("mesh_snapshot", (row.mesh, row.source), row)
+        return True
+
+    def _commits(self, mesh: str) -> list[CommitRow]:
+        return sorted(self._rows("commit", mesh), key=lambda row: row.number)

@@ -1,0 +1,12 @@
+DROP INDEX task_held;
+ALTER TABLE task_event DROP COLUMN place;
+DROP TABLE mesh_snapshot;
+DROP TABLE quorum_queue;
+DROP TABLE quorum_node;
+DROP TABLE quorum_lease;
+DROP TABLE quorum_conflict;
+DROP TABLE entity_revision;
+DROP TABLE entity;
+DROP TABLE quorum_void;
+DROP TABLE quorum_commit;
+DROP TABLE quorum;
