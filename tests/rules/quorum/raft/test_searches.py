@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.raft_searches import MESSAGES, ROUNDS
 from support.raft_messages import MessageSearch
 from support.raft_rounds import RoundSearch
+from support.raft_searches import MESSAGES, ROUNDS
 from support.seeds import part
 
 
