@@ -24,8 +24,8 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 class RaftBug(NamedTuple):
     name: str
     finders: tuple[str, ...]
-    """Who must find it: `walk` or `reads` with the first seed to try, `rounds` or `messages` with the
-    search."""
+    """Who must find it: `walk` or `reads` with the first seed to try, `rounds` or `messages` with
+    the search."""
     plant: Patch
 
 

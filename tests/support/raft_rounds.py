@@ -216,10 +216,10 @@ class RoundSearch:
                 pair = self._round(number, state.nodes[to], kind)
                 if pair == (number, state.nodes[to]):
                     continue
-                after = self._with(self._with(state, at, pair[0]), to, pair[1])
+                told = self._with(self._with(state, at, pair[0]), to, pair[1])
                 if kind == "crash":
-                    after = after._replace(crashes=state.crashes - 1)
-                yield (at + 1, "tells", peer.id, kind), after
+                    told = told._replace(crashes=state.crashes - 1)
+                yield (at + 1, "tells", peer.id, kind), told
 
     def _changes(self, node: ModelNode) -> Iterator[ChangeMembers]:
         for member in node.state.log.config.members:

@@ -183,9 +183,9 @@ def test_Q4_an_empty_range_is_one_message_that_only_asks() -> None:
 
 
 def _read(data: bytes) -> None:
+    """Reads bytes; any other error than the typed one fails the test."""
     try:
         message = decode_message(data)
-    except BadQuorumMessage as error:
-        assert error.code == "bad_quorum_message"
-    else:
-        assert decode_message(encode_message(message)) == message
+    except BadQuorumMessage:
+        return
+    assert decode_message(encode_message(message)) == message

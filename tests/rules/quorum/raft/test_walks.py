@@ -1,4 +1,4 @@
-"""Random walks of groups: what must hold holds in every step, and after all is healed they decide."""
+"""Random walks of groups: every step keeps the laws, and when all is healed they decide."""
 
 from __future__ import annotations
 
