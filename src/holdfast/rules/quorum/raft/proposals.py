@@ -83,8 +83,7 @@ def _take(turn: RaftTurn, proposals: Proposals, origin: int) -> None:
             _decline(turn, ids, origin, "disk_full")
     else:
         first = state.log.last + 1
-        for proposal in proposals:
-            turn.append(RaftEntry(state.term, "data", proposal.payload))
+        turn.append(*[RaftEntry(state.term, "data", proposal.payload) for proposal in proposals])
         turn.proposals.append(ProposalsTaken(ids, first, state.term))
         sending.broadcast(turn)
         commit.advance(turn)
