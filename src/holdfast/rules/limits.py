@@ -1030,7 +1030,7 @@ QUORUM_TERM_LEAP_MAX: Final = 1 << 32
 QUORUM_INDEX_MAX: Final = (1 << 63) - 1
 """The highest index of a log, and the highest number of a round."""
 QUORUM_ENTRY_BYTES_MAX: Final = 4 * MIB
-"""The largest entry of a group's log; a larger one is refused."""
+"""The largest entry of a group's log, and all that is proposed at a time; more is refused."""
 QUORUM_APPEND_BYTES_MAX: Final = 256 * KIB
 """Payload of one AppendEntries; a larger entry goes alone."""
 QUORUM_APPEND_ENTRIES_MAX: Final = 1024

@@ -6,26 +6,40 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.rules.limits import (
+    QUORUM_ENTRY_BYTES_MAX,
+    QUORUM_MEMBERS_MAX,
     QUORUM_PROPOSALS_MAX,
     QUORUM_READS_MAX,
     QUORUM_TERM_LEAP_MAX,
     QUORUM_UNCOMMITTED_MAX,
+    QUORUM_VOTERS_MAX,
     QUORUM_WINDOW_ENTRIES,
 )
-from holdfast.rules.quorum.raft import election
+from holdfast.rules.quorum.raft import election, membership
+from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember
 from holdfast.rules.quorum.raft.effects import (
     Alarm,
     ProposalsHeld,
+    ProposalsRefused,
     ReadFailed,
     SendAppend,
 )
-from holdfast.rules.quorum.raft.events import AskRead, DiskWrote, Propose, Receive, Tick
+from holdfast.rules.quorum.raft.events import (
+    AskRead,
+    ChangeMembers,
+    DiskWrote,
+    Propose,
+    Receive,
+    Tick,
+)
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.machine import step
 from holdfast.rules.quorum.raft.messages import (
     AppendAnswer,
     AppendEntries,
+    AskVote,
     Heartbeat,
+    HeartbeatAnswer,
     Proposal,
     RaftEntry,
     RaftMessage,
@@ -181,6 +195,61 @@ def test_Q9_only_so_many_reads_wait_for_a_confirmation() -> None:
         assert not effects.reads
     _, effects = step(state, AskRead(QUORUM_READS_MAX))
     assert effects.reads == (ReadFailed(QUORUM_READS_MAX, "too_many"),)
+
+
+def test_Q4_proposals_that_others_could_not_read_are_refused() -> None:
+    state = _leader()
+    large = Proposal(bytes(16), bytes(QUORUM_ENTRY_BYTES_MAX + 1))
+    after, effects = step(state, Propose((large,)))
+    assert after.log == state.log
+    assert effects.proposals == (ProposalsRefused((bytes(16),), "too_large"),)
+
+
+def test_Q10_a_member_that_others_could_not_read_is_refused() -> None:
+    state = replace(_leader(), commit=3, told=3)
+    after, effects = step(state, ChangeMembers("add", peer="x" * 200, key=bytes(32)))
+    assert after.log == state.log
+    assert effects.change is not None
+    assert effects.change.reason == "bad_member"
+
+
+def test_Q10_a_group_has_at_most_seven_voters_and_so_many_members() -> None:
+    state = replace(_leader(), commit=3, told=3)
+    members = tuple(GroupMember(id, f"n{id}", b"", "voter") for id in range(1, 8))
+    for id in range(8, QUORUM_MEMBERS_MAX + 1):
+        members = (*members, GroupMember(id, f"n{id}", b"", "learner"))
+    config = GroupConfig(members, QUORUM_MEMBERS_MAX + 1)
+    state = replace(state, log=replace(state.log, configs=((0, config),)))
+    assert QUORUM_VOTERS_MAX == 7
+    assert membership.refusal(state, ChangeMembers("promote", 8)) == "too_many_voters"
+    assert membership.refusal(state, ChangeMembers("add", peer="y")) == "too_many_members"
+    assert membership.refusal(state, ChangeMembers("promote", 7)) == "already_a_voter"
+    assert membership.refusal(state, ChangeMembers("remove", 99)) == "unknown_member"
+
+
+def test_Q4_a_leader_of_whom_a_majority_has_hung_disks_steps_down() -> None:
+    state = _leader()
+    for tick in range(12):
+        for sender in (2, 3):
+            slow = HeartbeatAnswer(GROUP, sender, 1, 3, state.round, 3, False, "slow")
+            state, _ = step(state, Receive(slow))
+        state, effects = step(state, Tick(tick))
+        if state.role != "leader":
+            assert effects.alarms == (Alarm("lost_quorum", 1),)
+            return
+    raise AssertionError("it still leads")
+
+
+def test_Q10_a_stranger_does_not_wake_a_sleeping_group() -> None:
+    state = replace(_leader(), role="follower", leader=2, peers=(), asleep=True)
+    stranger = AskVote(b"another group 16", 3, 1, 9, True, 9, 9)
+    after, effects = step(state, Receive(stranger))
+    assert after.asleep
+    assert not effects.woke
+    member = AskVote(GROUP, 3, 1, 9, True, 9, 9)
+    after, effects = step(state, Receive(member))
+    assert effects.woke
+    assert not after.asleep
 
 
 def test_Q4_a_step_changes_no_state_that_it_was_given() -> None:
