@@ -24,7 +24,8 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 class RaftBug(NamedTuple):
     name: str
     finders: tuple[str, ...]
-    """Which of `walk`, `rounds` and `messages` must find it."""
+    """Who must find it: `walk` or `reads` with the first seed to try, `rounds` or `messages` with
+    the search."""
     plant: Patch
 
 
@@ -84,16 +85,41 @@ def _restored_voter_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS = (
-    RaftBug("ack before disk", ("walk", "rounds", "messages"), _ack_before_disk),
-    RaftBug("vote before disk", ("walk", "rounds", "messages"), _vote_before_disk),
-    RaftBug("commit of an older term by counting", ("walk", "rounds"), _older_term_by_counting),
-    RaftBug("leader's own disk not counted", ("walk", "rounds"), _own_disk_not_asked),
-    RaftBug("change before the term is settled", ("rounds",), _change_before_term_is_settled),
-    RaftBug("two changes in flight", ("rounds",), _two_changes_in_flight),
-    RaftBug("truncation on match", ("walk", "messages"), _cut_on_match),
-    RaftBug("votes counted twice", ("walk", "messages"), _votes_counted_twice),
-    RaftBug("read confirmed by an old round", ("walk",), _read_confirmed_by_an_old_round),
-    RaftBug("read before the first commit", ("walk",), _read_before_the_first_commit),
-    RaftBug("vote forgotten by a restore", ("walk", "rounds"), _vote_forgotten_by_a_restore),
-    RaftBug("late disk ack counted", ("walk", "messages"), _late_ack_counted),
+    RaftBug(
+        "ack before disk",
+        ("walk: 15", "rounds: disks that lag", "messages: a crash under way"),
+        _ack_before_disk,
+    ),
+    RaftBug(
+        "vote before disk",
+        ("walk: 233", "rounds: disks that lag", "messages: an election with a crash"),
+        _vote_before_disk,
+    ),
+    RaftBug(
+        "commit of an older term by counting",
+        ("rounds: four terms",),
+        _older_term_by_counting,
+    ),
+    RaftBug(
+        "leader's own disk not counted",
+        ("walk: 31", "rounds: disks that lag"),
+        _own_disk_not_asked,
+    ),
+    RaftBug(
+        "change before the term is settled",
+        ("rounds: two removals",),
+        _change_before_term_is_settled,
+    ),
+    RaftBug("two changes in flight", ("rounds: a promotion",), _two_changes_in_flight),
+    RaftBug("truncation on match", ("messages: a doubled message",), _cut_on_match),
+    RaftBug("votes counted twice", ("rounds: four voters",), _votes_counted_twice),
+    RaftBug("read confirmed by an old round", ("reads: 5",), _read_confirmed_by_an_old_round),
+    RaftBug("read before the first commit", ("reads: 4",), _read_before_the_first_commit),
+    RaftBug("vote forgotten by a restore", ("rounds: a restore",), _vote_forgotten_by_a_restore),
+    RaftBug("restored voter counted", ("rounds: a restore",), _restored_voter_counted),
+    RaftBug(
+        "late disk ack counted",
+        ("walk: 21", "messages: a late disk"),
+        _late_ack_counted,
+    ),
 )

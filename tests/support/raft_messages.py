@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.rules.quorum.raft.config import first_config
-from holdfast.rules.quorum.raft.effects import SendAppend, filled
+from holdfast.rules.quorum.raft.effects import SendAppend, SendSnapshot, filled
 from holdfast.rules.quorum.raft.events import DiskWrote, Propose, RaftEvent, Receive
 from holdfast.rules.quorum.raft.machine import step
 from holdfast.rules.quorum.raft.messages import (
@@ -248,7 +248,8 @@ def _moved(fine: FineNode, event: RaftEvent) -> tuple[FineNode, list[Message]]:
         if isinstance(out, SendAppend):
             sent += filled(out, entries_of(state.log, out.first, out.last))
         elif not isinstance(out, Heartbeat | HeartbeatAnswer):
-            sent.append(out)  # type: ignore[arg-type]
+            assert not isinstance(out, SendSnapshot), "no snapshots in a model"
+            sent.append(out)
     queue = (*node.queue, effects.write) if effects.write else node.queue
     waiting = (*node.waiting, *effects.send_after)
     return FineNode(ModelNode(state, node.disk, queue, waiting), fine.late), sent

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.rules.quorum.raft.config import GroupConfig, encode_config
-from holdfast.rules.quorum.raft.effects import RaftWrite, SendAppend, filled
+from holdfast.rules.quorum.raft.effects import RaftWrite, SendAppend, SendSnapshot, filled
 from holdfast.rules.quorum.raft.events import DiskWrote, RaftEvent
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.machine import step
@@ -79,8 +79,8 @@ def advanced(node: ModelNode, event: RaftEvent, *, entries_max: int = 0) -> tupl
             part = entries_of(state.log, out.first, out.last)
             sent += filled(out, part[:entries_max] if entries_max else part)
         else:
-            assert not hasattr(out, "at_least"), "no snapshots in a model"
-            sent.append(out)  # type: ignore[arg-type]
+            assert not isinstance(out, SendSnapshot), "no snapshots in a model"
+            sent.append(out)
     queue = (*node.queue, effects.write) if effects.write else node.queue
     waiting = (*node.waiting, *effects.send_after) if effects.send_after else node.waiting
     return ModelNode(state, node.disk, queue, waiting), tuple(sent)

@@ -18,7 +18,14 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember
-from holdfast.rules.quorum.raft.events import ChangeMembers, Propose, Receive, StepDown, Tick
+from holdfast.rules.quorum.raft.events import (
+    ChangeMembers,
+    Propose,
+    RaftEvent,
+    Receive,
+    StepDown,
+    Tick,
+)
 from holdfast.rules.quorum.raft.messages import Message, Proposal, TimeoutNow, VoteAnswer
 from support.raft_nodes import (
     GROUP,
@@ -98,6 +105,8 @@ class RoundSearch:
         self._counts: dict[tuple[int, int, tuple[Sent, ...]], int] = {}
         self._electable: dict[int, tuple[int, ...] | None] = {}
         self._crash_after_early = bounds.crashes > 0
+        self._steps: dict[tuple[ModelNode, RaftEvent, int], tuple[ModelNode, Sent]] = {}
+        self._syncs: dict[ModelNode, tuple[ModelNode, Sent]] = {}
         self._matching: set[tuple[int, int]] = set()
         count = bounds.voters + bounds.learners
         self.ids = tuple(range(1, count + 1))
@@ -207,10 +216,10 @@ class RoundSearch:
                 pair = self._round(number, state.nodes[to], kind)
                 if pair == (number, state.nodes[to]):
                     continue
-                after = self._with(self._with(state, at, pair[0]), to, pair[1])
+                told = self._with(self._with(state, at, pair[0]), to, pair[1])
                 if kind == "crash":
-                    after = after._replace(crashes=state.crashes - 1)
-                yield (at + 1, "tells", peer.id, kind), after
+                    told = told._replace(crashes=state.crashes - 1)
+                yield (at + 1, "tells", peer.id, kind), told
 
     def _changes(self, node: ModelNode) -> Iterator[ChangeMembers]:
         for member in node.state.log.config.members:
@@ -249,14 +258,14 @@ class RoundSearch:
     def _told(self, leader: ModelNode, member: ModelNode, kind: str) -> tuple[int, int]:
         id = member.state.me
         before = self._number(leader), self._number(member)
-        leader, sent = advanced(leader, Tick())
+        leader, sent = self._advanced(leader, Tick())
         wire = [it for it in sent if it.to == id]
         while wire:
             message = wire.pop(0)
             if message.to == id:
-                member, sent = advanced(member, Receive(message))
+                member, sent = self._advanced(member, Receive(message))
                 if kind != "crash":
-                    member, more = synced(member)
+                    member, more = self._synced(member)
                     sent += more
                 taken = member.state.log != self._nodes[before[1]].state.log
                 if kind == "lost" and taken:
@@ -264,13 +273,30 @@ class RoundSearch:
             else:
                 taken = member.state.log != self._nodes[before[1]].state.log
                 limit = 1 if kind == "one" else 0
-                leader, sent = advanced(leader, Receive(message), entries_max=limit)
+                leader, sent = self._advanced(leader, Receive(message), entries_max=limit)
                 if kind == "one" and taken:
                     sent = ()
             wire += [it for it in sent if {it.to, it.sender} == {id, leader.state.me}]
         if kind == "crash":
             member = started(id, member.disk, barred=member.state.barred)
         return self._number(leader), self._number(member)
+
+    def _advanced(
+        self, node: ModelNode, event: RaftEvent, entries_max: int = 0
+    ) -> tuple[ModelNode, Sent]:
+        key = (node, event, entries_max)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = advanced(node, event, entries_max=entries_max)
+        return found
+
+    def _synced(self, node: ModelNode) -> tuple[ModelNode, Sent]:
+        if not node.queue:
+            return node, ()
+        found = self._syncs.get(node)
+        if found is None:
+            found = self._syncs[node] = synced(node)
+        return found
 
     def _election(self, nodes: tuple[int, ...], at: int, asked: tuple[int, ...]) -> tuple[int, ...]:
         """The candidate asks, those asked answer, and their answers come back."""

@@ -37,6 +37,16 @@ ROUNDS: dict[str, tuple[Bounds, int]] = {
 }
 """Atomic rounds."""
 
+PLANTED_ROUNDS: dict[str, Bounds] = {
+    "disks that lag": Bounds(terms=3, last=2, crashes=1, lazy=True, prefixes=False),
+    "four terms": Bounds(terms=4, last=2),
+    "two removals": ROUNDS["four voters, two removals"][0],
+    "a promotion": Bounds(learners=1, terms=2, last=4, changes=2, prefixes=False),
+    "four voters": Bounds(voters=4, terms=2, last=1, prefixes=False),
+    "a restore": Bounds(terms=2, last=2, restores=1),
+}
+"""Smaller ones, each for the bugs that it has to find."""
+
 ELECTED = ("1 campaign", "1 sync", "1>2", "2 sync", "2>1", "settle")
 """1 leads term 1, and all have its first entry."""
 

@@ -63,7 +63,7 @@ class RaftWalk:
             (crashes, self.crash),
             (crashes * 2, self.restart),
             (pick((0, 1, 3)), self.cut),
-            (pick((0, 0, 1)), self.isolate),
+            (pick((0, 1, 3)), self.isolate),
             (pick((0.6, 2)), self.heal),
             (pick((0, 1)), self.compact),
             (pick((0, 1, 4)), self.transfer),
@@ -117,9 +117,9 @@ class RaftWalk:
         if node := self._one():
             node.step(Tick(self.random.getrandbits(16)))
 
-    def campaign(self) -> None:
+    def campaign(self, but: NodeOf | None = None) -> None:
         """A node stands for election for no good reason: safety may not rest on timers."""
-        if node := self._one(lambda node: bool(node.state.log.config.members)):
+        if node := self._one(lambda node: node is not but and bool(node.state.log.config.members)):
             other = self.random.choice([id for id in self.world.nodes if id != node.id] or [0])
             node.step(Receive(TimeoutNow(GROUP, other, node.id, node.state.term)))
 
@@ -151,11 +151,12 @@ class RaftWalk:
             self.world.cut.add((other, one))
 
     def isolate(self) -> None:
-        """A leader is cut off from all others."""
-        if node := self._one(lambda node: node.state.role == "leader"):
+        """A leader is cut off from all others, and another node stands against it."""
+        if leader := self._one(lambda node: node.state.leads_settled):
             for other in self.world.nodes:
-                self.world.cut |= {(node.id, other), (other, node.id)}
+                self.world.cut |= {(leader.id, other), (other, leader.id)}
             self.count("isolate")
+            self.campaign(but=leader)
 
     def heal(self) -> None:
         if self.world.cut and self.random.random() < 0.7:
@@ -284,3 +285,18 @@ class RaftWalk:
     def _one(self, fit: Callable[[NodeOf], bool] = lambda node: True) -> NodeOf | None:
         fitting = [node for node in self.world.alive if fit(node)]
         return self.random.choice(fitting) if fitting else None
+
+
+class ReadWalk(RaftWalk):
+    """A walk about reads: leaders that were cut off are asked while others take over."""
+
+    def _drawn(self) -> list[tuple[float, Callable[[], None]]]:
+        return [
+            (60, self.deliver),
+            (40, self.sync),
+            (4, self.tick),
+            (10, self.propose),
+            (15, self.read),
+            (0.7, self.isolate),
+            (0.7, self.heal),
+        ]

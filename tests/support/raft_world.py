@@ -44,7 +44,6 @@ from holdfast.rules.quorum.raft.events import (
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.machine import RaftMachine
 from holdfast.rules.quorum.raft.messages import (
-    ForwardProposals,
     Message,
     Proposal,
     RaftEntry,
@@ -429,7 +428,3 @@ class RaftWorld:
     def _next_id(self) -> bytes:
         self.proposed += 1
         return self.proposed.to_bytes(16, "big")
-
-
-def forwarded(message: Message) -> bool:
-    return isinstance(message, ForwardProposals)

@@ -158,7 +158,7 @@ SQLITE_VERSION_MIN: Final = 3_051_003
 
 # Quorum: the store of the Raft logs
 QUORUM_ENTRY_BYTES_MAX: Final = 4 * MIB
-"""The largest entry of a Raft log; a larger one is refused (OverLimit)."""
+"""The largest entry of a group's log, and all that is proposed at a time; more is refused."""
 QUORUM_WRITE_ENTRIES_MAX: Final = 4096
 """Entries in one write to a Raft log; more are refused (OverLimit)."""
 QUORUM_PART_BYTES_MAX: Final = 256 * KIB
@@ -1090,6 +1090,8 @@ QUORUM_READS_MAX: Final = 1024
 """Reads that wait for a leader's confirmation; one more is refused."""
 QUORUM_PROMOTE_LAG_MAX: Final = 64
 """So many entries may a learner lack when it is promoted to voter."""
+QUORUM_PROPOSED_BYTES: Final = MIB
+"""What a driver proposes at a time, if it is more than one envelope."""
 QUORUM_CACHE_BYTES: Final = 4 * MIB
 """Payloads of the newest entries that a driver keeps in memory, per group."""
 QUORUM_SEND_BYTES: Final = MIB

@@ -1,10 +1,10 @@
-"""Random walks of groups: what must hold holds in every step, and after all is healed they decide."""
+"""Random walks of groups: every step keeps the laws, and when all is healed they decide."""
 
 from __future__ import annotations
 
 import pytest
 
-from support.raft_walk import RaftWalk
+from support.raft_walk import RaftWalk, ReadWalk
 from support.seeds import seeds
 
 STEPS = 800
@@ -14,6 +14,11 @@ WALKS = 120
 @pytest.mark.parametrize("seed", seeds(WALKS))
 def test_Q4_a_walk_breaks_no_law_and_ends_in_agreement(seed: int) -> None:
     RaftWalk(seed).run(STEPS)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_Q9_no_leader_that_was_cut_off_serves_a_stale_read(seed: int) -> None:
+    ReadWalk(seed).run(STEPS)
 
 
 def test_R1_walks_meet_what_they_are_there_for() -> None:

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.rules.limits import QUORUM_PROPOSALS_MAX
+from holdfast.rules.limits import QUORUM_PROPOSALS_MAX, QUORUM_PROPOSED_BYTES
 from holdfast.rules.quorum.raft.messages import Proposal
 
 
@@ -72,12 +72,15 @@ class OpenProposals:
     def due(self) -> Sequence[Proposal]:
         """The next that are to be proposed, as many as one step takes."""
         due: list[Proposal] = []
+        size = 0
         for one in self._open.values():
-            if one.waits:
-                due.append(one.proposal)
-                one.waits = False
-                if len(due) == QUORUM_PROPOSALS_MAX:
-                    break
+            if not one.waits:
+                continue
+            size += len(one.proposal.payload)
+            if due and (size > QUORUM_PROPOSED_BYTES or len(due) == QUORUM_PROPOSALS_MAX):
+                break
+            due.append(one.proposal)
+            one.waits = False
         return due
 
     def exposed(self, ids: Iterable[bytes]) -> None:

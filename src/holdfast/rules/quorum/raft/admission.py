@@ -34,11 +34,6 @@ _FROM_LEADER = (AppendEntries, Heartbeat, SnapshotOffer)
 _IN_ANY_TERM = (AskVote, ForwardProposals, ReadAsk, WakeGroup)
 
 
-def admits(turn: RaftTurn, message: Message) -> bool:
-    """Whether the message is to be handled, in what is now the own term."""
-    return _is_for_this_group(turn, message) and _agrees_on_term(turn, message)
-
-
 def is_removed(state: GroupState, id: int) -> bool:
     """Whether a committed config has removed that id. A config that is not committed removes nobody
     yet: it may be cut off by the very member that it leaves out.
@@ -49,7 +44,8 @@ def is_removed(state: GroupState, id: int) -> bool:
     return not any(config.member(id) for at, config in state.log.configs if at >= index)
 
 
-def _is_for_this_group(turn: RaftTurn, message: Message) -> bool:
+def is_for_this_member(turn: RaftTurn, message: Message) -> bool:
+    """Whether a message is heard at all."""
     state = turn.state
     if message.group != state.group:
         turn.alarm("another_group", message.sender)
@@ -68,7 +64,8 @@ def _is_for_this_group(turn: RaftTurn, message: Message) -> bool:
     return False
 
 
-def _agrees_on_term(turn: RaftTurn, message: Message) -> bool:
+def agrees_on_term(turn: RaftTurn, message: Message) -> bool:
+    """Whether a message that is heard is to be handled, in what is now the own term."""
     state = turn.state
     if isinstance(message, RemovedVoter):
         return True

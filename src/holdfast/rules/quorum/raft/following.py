@@ -151,10 +151,10 @@ def _take_entries(turn: RaftTurn, prev: int, entries: Entries, start: int) -> bo
             turn.alarm("contradicts_commit", turn.state.leader)
             return False
         turn.cut(first)
-    for entry in new:
-        index = turn.append(entry)
-        if index in configs:
-            turn.set(log=turn.state.log.with_config(index, configs[index]))
+    if new:
+        turn.append(*new)
+        for index, config in configs.items():
+            turn.set(log=turn.state.log.with_config(index, config))
     return True
 
 

@@ -82,7 +82,7 @@ def step(state: GroupState, event: RaftEvent) -> tuple[GroupState, RaftEffects]:
     if state.asleep:
         if isinstance(event, Tick):
             return turn.end()
-        if sleep.wakes(state, event):
+        if not isinstance(event, Receive) and sleep.wakes(state, event):
             sleep.wake(turn, event)
     _EVENTS[type(event)](turn, event)
     return turn.end()
@@ -111,6 +111,8 @@ def _lead_on(turn: RaftTurn) -> None:
             return
         quiet = tuple([replace(peer, active=False) for peer in state.peers])
         turn.set(elapsed=0, peers=quiet)
+        if state.disk == "full" and state.transfer is None:
+            transfer.begin(turn, 0)
     transfer.on_tick(turn)
     if turn.state.elapsed % state.timing.heartbeat == 0:
         sending.heartbeat(turn, sleep=sleep.may_sleep(turn.state))
@@ -148,7 +150,11 @@ def _on_receive(turn: RaftTurn, event: Receive) -> None:
     if turn.state.disk == "failed":
         return
     message = event.message
-    if admission.admits(turn, message):
+    if not admission.is_for_this_member(turn, message):
+        return
+    if turn.state.asleep and sleep.wakes(turn.state, event):
+        sleep.wake(turn, event)
+    if admission.agrees_on_term(turn, message):
         _MESSAGES[type(message)](turn, message)
 
 

@@ -12,6 +12,7 @@ alive is refused.
 
 from __future__ import annotations
 
+from holdfast.rules.errors import BadQuorumMessage
 from holdfast.rules.limits import (
     QUORUM_ID_MAX,
     QUORUM_MEMBERS_MAX,
@@ -19,7 +20,12 @@ from holdfast.rules.limits import (
     QUORUM_VOTERS_MAX,
 )
 from holdfast.rules.quorum.raft import commit, sending
-from holdfast.rules.quorum.raft.config import GroupConfig, encode_config, majority
+from holdfast.rules.quorum.raft.config import (
+    GroupConfig,
+    decode_config,
+    encode_config,
+    majority,
+)
 from holdfast.rules.quorum.raft.effects import ChangeOutcome
 from holdfast.rules.quorum.raft.events import ChangeMembers
 from holdfast.rules.quorum.raft.messages import RaftEntry
@@ -35,7 +41,13 @@ def change(turn: RaftTurn, asked: ChangeMembers) -> None:
         turn.change = ChangeOutcome(0, reason, asked.id)
         return
     config = changed(state.log.config, asked)
-    index = turn.append(RaftEntry(state.term, "config", encode_config(config)))
+    payload = encode_config(config)
+    try:
+        decode_config(payload)
+    except BadQuorumMessage:  # Others could not read it: a name or a key is too long.
+        turn.change = ChangeOutcome(0, "bad_member", asked.id)
+        return
+    index = turn.append(RaftEntry(state.term, "config", payload))
     turn.set(log=turn.state.log.with_config(index, config), quiet=0)
     turn.set(peers=_progress(turn.state))
     id = state.log.config.next_id if asked.change == "add" else asked.id

@@ -46,6 +46,7 @@ RefusalReason = Literal[
     "disk_full",
     "disk_failed",
     "too_many",
+    "too_large",
     "removed",
 ]
 

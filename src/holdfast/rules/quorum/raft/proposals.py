@@ -7,7 +7,11 @@ machine says `retry_held`. The machine keeps no payload: it says what becomes of
 
 from __future__ import annotations
 
-from holdfast.rules.limits import QUORUM_PROPOSALS_MAX, QUORUM_UNCOMMITTED_MAX
+from holdfast.rules.limits import (
+    QUORUM_ENTRY_BYTES_MAX,
+    QUORUM_PROPOSALS_MAX,
+    QUORUM_UNCOMMITTED_MAX,
+)
 from holdfast.rules.quorum.raft import commit, sending
 from holdfast.rules.quorum.raft.effects import (
     ProposalsForwarded,
@@ -33,7 +37,9 @@ def propose(turn: RaftTurn, proposals: Proposals) -> None:
     assert 0 < len(proposals) <= QUORUM_PROPOSALS_MAX
     state = turn.state
     turn.set(quiet=0)
-    if state.role == "leader":
+    if sum(len(it.payload) for it in proposals) > QUORUM_ENTRY_BYTES_MAX:
+        turn.proposals.append(ProposalsRefused(_ids(proposals), "too_large"))
+    elif state.role == "leader":
         _take(turn, proposals, state.me)
     elif state.removed or state.disk == "failed":
         reason: RefusalReason = "removed" if state.removed else "disk_failed"
@@ -83,8 +89,7 @@ def _take(turn: RaftTurn, proposals: Proposals, origin: int) -> None:
             _decline(turn, ids, origin, "disk_full")
     else:
         first = state.log.last + 1
-        for proposal in proposals:
-            turn.append(RaftEntry(state.term, "data", proposal.payload))
+        turn.append(*[RaftEntry(state.term, "data", proposal.payload) for proposal in proposals])
         turn.proposals.append(ProposalsTaken(ids, first, state.term))
         sending.broadcast(turn)
         commit.advance(turn)

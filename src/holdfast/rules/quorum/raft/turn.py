@@ -7,7 +7,9 @@ write, however many rules had a part in it.
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -27,6 +29,8 @@ from holdfast.rules.quorum.raft.effects import (
 )
 from holdfast.rules.quorum.raft.messages import Message, RaftEntry
 from holdfast.rules.quorum.raft.state import GroupState, PeerProgress, UnsyncedWrite
+
+_TERM: Final = attrgetter("term")
 
 
 class RaftTurn:
@@ -68,12 +72,14 @@ class RaftTurn:
         else:
             self.send.append(message)
 
-    def append(self, entry: RaftEntry) -> int:
-        """Adds an entry to the log; its index comes back."""
-        log = self.state.log.appended(entry.term, 1)
-        if not self._entries:
-            self._first = log.last
-        self._entries.append(entry)
+    def append(self, *entries: RaftEntry) -> int:
+        """Adds entries to the log; the index of the last one comes back."""
+        log = self.state.log
+        if entries and not self._entries:
+            self._first = log.last + 1
+        self._entries += entries
+        for term, run in groupby(entries, _TERM):
+            log = log.appended(term, len(list(run)))
         self.set(log=log)
         return log.last
 
