@@ -25,7 +25,7 @@ class RaftBug(NamedTuple):
     name: str
     finders: tuple[str, ...]
     """Who must find it: `walk` or `reads` with the first seed to try, `rounds` or `messages` with
-    the search."""
+    the search, `scenario` with its name."""
     plant: Patch
 
 
@@ -87,12 +87,22 @@ def _restored_voter_counted(patch: pytest.MonkeyPatch) -> None:
 BUGS = (
     RaftBug(
         "ack before disk",
-        ("walk: 15", "rounds: disks that lag", "messages: a crash under way"),
+        (
+            "scenario: ack_waits_for_disk",
+            "walk: 15",
+            "rounds: disks that lag",
+            "messages: a crash under way",
+        ),
         _ack_before_disk,
     ),
     RaftBug(
         "vote before disk",
-        ("walk: 233", "rounds: disks that lag", "messages: an election with a crash"),
+        (
+            "scenario: vote_waits_for_disk",
+            "walk: 233",
+            "rounds: disks that lag",
+            "messages: an election with a crash",
+        ),
         _vote_before_disk,
     ),
     RaftBug(
@@ -102,24 +112,76 @@ BUGS = (
     ),
     RaftBug(
         "leader's own disk not counted",
-        ("walk: 31", "rounds: disks that lag"),
+        ("scenario: ack_waits_for_disk", "walk: 31", "rounds: disks that lag"),
         _own_disk_not_asked,
     ),
     RaftBug(
         "change before the term is settled",
-        ("rounds: two removals",),
+        (
+            "scenario: config_needs_settled_term",
+            "rounds: two removals",
+        ),
         _change_before_term_is_settled,
     ),
-    RaftBug("two changes in flight", ("rounds: a promotion",), _two_changes_in_flight),
-    RaftBug("truncation on match", ("messages: a doubled message",), _cut_on_match),
-    RaftBug("votes counted twice", ("rounds: four voters",), _votes_counted_twice),
-    RaftBug("read confirmed by an old round", ("reads: 5",), _read_confirmed_by_an_old_round),
-    RaftBug("read before the first commit", ("reads: 4",), _read_before_the_first_commit),
-    RaftBug("vote forgotten by a restore", ("rounds: a restore",), _vote_forgotten_by_a_restore),
-    RaftBug("restored voter counted", ("rounds: a restore",), _restored_voter_counted),
+    RaftBug(
+        "two changes in flight",
+        (
+            "scenario: config_needs_settled_term",
+            "rounds: a promotion",
+        ),
+        _two_changes_in_flight,
+    ),
+    RaftBug(
+        "truncation on match",
+        (
+            "scenario: late_append",
+            "messages: a doubled message",
+        ),
+        _cut_on_match,
+    ),
+    RaftBug(
+        "votes counted twice",
+        (
+            "scenario: duplicate_votes",
+            "rounds: four voters",
+        ),
+        _votes_counted_twice,
+    ),
+    RaftBug(
+        "read confirmed by an old round",
+        (
+            "scenario: read_needs_a_new_round",
+            "reads: 5",
+        ),
+        _read_confirmed_by_an_old_round,
+    ),
+    RaftBug(
+        "read before the first commit",
+        (
+            "scenario: read_before_no_op",
+            "reads: 4",
+        ),
+        _read_before_the_first_commit,
+    ),
+    RaftBug(
+        "vote forgotten by a restore",
+        (
+            "scenario: restored_voter_is_barred",
+            "rounds: a restore",
+        ),
+        _vote_forgotten_by_a_restore,
+    ),
+    RaftBug(
+        "restored voter counted",
+        (
+            "scenario: restored_voter",
+            "rounds: a restore",
+        ),
+        _restored_voter_counted,
+    ),
     RaftBug(
         "late disk ack counted",
-        ("walk: 21", "messages: a late disk"),
+        ("scenario: late_disk_ack", "walk: 21", "messages: a late disk"),
         _late_ack_counted,
     ),
 )

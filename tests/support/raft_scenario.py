@@ -5,7 +5,8 @@ commas. `#` begins a comment. Messages stay on the wire until they are delivered
 before the disk until it is synced; `settle` does both until nothing is under way.
 
     voters 3 · join 4 · timeout 1 · elect 1 · settle [without 3] · tick 1 [2] · stall 1
-    deliver 1>2 [Kind] · drop 1>2 [Kind] · drop all · repeat 1>2 Kind · cut 1>2 · heal
+    deliver 1>2 [Kind] · drop 1>2 [Kind] · drop all · repeat 1>2 Kind · keep 1>2 Kind · again
+    cut 1>2 · heal
     sync 1 · write 1 (the disk has it) · tell 1 (and says so late) · disk 1 full
     propose 1 [3] · read 1 · transfer 1 to 2 · step-down 1 · change 1 add|promote|remove [4]
     crash 1 · start 1 · backup 1 · put-back 1 [noticed] · compact 1 3 · lost 1 2 · found 1 2
@@ -61,6 +62,7 @@ class RaftScenario:
         self.world = RaftWorld(3, TIMING)
         self.backups: dict[int, DiskOf] = {}
         self.changed: ChangeOutcome | None = None
+        self.kept: list[Envelope] = []
         self.checked = 0
 
     def line(self, text: str) -> None:
@@ -138,6 +140,17 @@ class RaftScenario:
         self.world.wire[:0] = found
         for envelope in found:
             self.world.deliver(envelope)
+
+    def do_keep(self, way: str, kind: str) -> None:
+        """Delivers, and keeps a copy aside."""
+        self.kept += self._taken(way, kind)
+        for envelope in self.kept:
+            self.world.deliver(envelope)
+
+    def do_again(self) -> None:
+        """What was kept aside is on the wire again."""
+        self.world.wire += self.kept
+        self.kept = []
 
     def do_cut(self, way: str) -> None:
         self.world.cut.add(_ends(way))

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from support.project import TESTS
 from support.raft_bugs import BUGS, RaftBug
 from support.raft_messages import MessageSearch
 from support.raft_rounds import RoundSearch
+from support.raft_scenario import replay
 from support.raft_searches import MESSAGES, PLANTED_ROUNDS
 from support.raft_walk import RaftWalk, ReadWalk
 
@@ -83,7 +85,16 @@ def _by_messages(where: str) -> str:
     return ""
 
 
+def _by_scenario(name: str) -> str:
+    try:
+        replay(TESTS / "scenarios" / "quorum" / f"{name}.txt")
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
 FINDERS: dict[str, Callable[[str], str]] = {
+    "scenario": _by_scenario,
     "walk": _by_walks,
     "reads": _by_reads,
     "rounds": _by_rounds,

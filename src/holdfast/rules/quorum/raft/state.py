@@ -183,7 +183,8 @@ def restarted(
     barred: bool = False,
 ) -> GroupState:
     """The state that a node starts with. `barred`: its disk may not be the one that it voted with
-    (a restored or copied home, a damaged log), so it must not vote.
+    (a restored or copied home, a damaged log), so it must not vote. Where the log is gone and the
+    fold is not, the past is `after_snapshot` of what was applied.
     """
     assert past.log.boundary <= past.applied <= past.log.last, "the fold has what the log has not"
     return GroupState(
