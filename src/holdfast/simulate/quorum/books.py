@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.node.quorum.embedded.ports import CommittedEntry
+from holdfast.node.core.commit import CommittedEntry
 
 
 @dataclass(slots=True)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
+from holdfast.node.core.commit import CommittedEntry
 from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
 from holdfast.node.quorum.embedded.log_disk import entry_of, past_of, row_of
-from holdfast.node.quorum.embedded.ports import CommittedEntry, Folded, FoldedEntry, Wrote
+from holdfast.node.quorum.embedded.ports import Folded, FoldedEntry, Wrote
 from holdfast.rules.errors import HoldfastError, StoreFailed
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import RaftWrite, RoleChange

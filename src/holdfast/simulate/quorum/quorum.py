@@ -22,12 +22,12 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Final, Self
 
+from holdfast.node.core.commit import CommittedEntry
 from holdfast.node.quorum.embedded.open_proposals import (
     AppliedProposal,
     ProposalAnswer,
     ProposalEnd,
 )
-from holdfast.node.quorum.embedded.ports import CommittedEntry
 from holdfast.rules.quorum.raft.config import first_config
 from holdfast.rules.quorum.raft.messages import Message, Proposal, decode_message, encode_message
 from holdfast.simulate.disk.disk import seed_sqlite

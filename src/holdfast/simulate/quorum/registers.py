@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.quorum.embedded.ports import CommittedEntry, FoldedEntry
+from holdfast.node.core.commit import CommittedEntry
+from holdfast.node.quorum.embedded.ports import FoldedEntry
 
 
 class RegisterCommand(msgspec.Struct, array_like=True, frozen=True):
@@ -41,7 +42,7 @@ class Registers:
         """Of every command: where it was applied, and whether it changed the register."""
 
     def apply(self, entry: CommittedEntry) -> FoldedEntry:
-        command = _decoder.decode(entry.envelope)
+        command = _decoder.decode(entry.raw)
         first = self.done.get(command.id)
         if first is None:
             changes = command.seen is None or self.values.get(command.key, 0) == command.seen

@@ -21,12 +21,12 @@ from typing import Final
 
 import msgspec
 
+from holdfast.node.core.commit import CommittedEntry
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
 from holdfast.node.quorum.embedded.open_proposals import Answered, OpenProposals, ProposalEnd
 from holdfast.node.quorum.embedded.open_reads import OpenReads, ReadAnswered
 from holdfast.node.quorum.embedded.ports import (
     CommitFold,
-    CommittedEntry,
     FoldedEntry,
     GroupDisk,
     VoterNet,
@@ -331,7 +331,7 @@ class GroupDriver:
                 log.error("entry %d of the quorum is passed over: %s", index, error.message)
                 continue
             fence = FenceToken(self.state.incarnation, entry.term, read.coordinator, index)
-            readable.append(CommittedEntry(index, fence, read.committed_at, read.envelope))
+            readable.append(CommittedEntry(read.envelope, fence, read.committed_at, index))
         return readable
 
     def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:

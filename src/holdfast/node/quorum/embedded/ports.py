@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.node.core.commit import CommittedEntry
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import Message, RaftEntry
@@ -36,15 +36,6 @@ class VoterNet(Protocol):
         """Sends a message if there is a way to that member, and forgets it otherwise: the machine
         sends again what matters.
         """
-
-
-class CommittedEntry(msgspec.Struct, frozen=True, gc=False):
-    """An envelope that the quorum has committed."""
-
-    index: int
-    fence: FenceToken
-    committed_at: int
-    envelope: bytes
 
 
 class FoldedEntry(msgspec.Struct, frozen=True, gc=False):
