@@ -24,7 +24,7 @@ from support.daemon import UpInThread, make_home, running
 
 ANYWHERE: Final = "127.0.0.1:0"
 LISTENING: Final = Settings(bus=BusSettings(listen=[ANYWHERE]))
-PATIENCE_MS: Final = 20_000
+PATIENCE_MS: Final = 60_000
 HOLDERS: Final = ("process", "daemon")
 
 

@@ -27,7 +27,7 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.store import SqliteStore
 from support.daemon import make_home
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class BusNode:

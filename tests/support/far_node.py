@@ -26,7 +26,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import LinkRow
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 """How long a test waits for what must happen before it fails; nothing waits so long otherwise."""
 
 Act = Callable[..., Any]
