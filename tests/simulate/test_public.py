@@ -33,7 +33,7 @@ def test_R1_a_command_without_a_world_or_a_seed_is_refused(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(words) == 2
-    assert "nodes|zones|delivery|bus SEED" in capsys.readouterr().err
+    assert "nodes|zones|delivery|bus|quorum SEED" in capsys.readouterr().err
 
 
 def test_R1_a_broken_promise_becomes_the_exit_code(

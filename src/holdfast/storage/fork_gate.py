@@ -124,10 +124,22 @@ def _in_child() -> None:
     stopped = list(_stopped)
     _stopped.clear()
     _watched.clear()
-    for thing in stopped:
+    errors = [error for error in map(_disown, stopped) if error is not None]
+    _one_fork.release()
+    if errors:
+        raise errors[0]
+
+
+def _disown(thing: Inheritable) -> Exception | None:
+    """An error of one thing must not leave the locks of all others held: the child would wait for
+    ever.
+    """
+    try:
         for kept in thing.disown():
             _leak(kept)
-    _one_fork.release()
+    except Exception as error:
+        return error
+    return None
 
 
 def _import_ctypes() -> None:

@@ -58,7 +58,7 @@ class EntityWriter(EntityReader, Protocol):
     def entity_revisions_add(self, mesh: str, rows: Sequence[RevisionRow]) -> None: ...
 
 
-class QuorumReader(Protocol):
+class CommitReader(Protocol):
     def quorum_get(self, mesh: str) -> QuorumRow | None:
         """None: the mesh has no voters."""
 
@@ -108,7 +108,7 @@ class QuorumReader(Protocol):
         """The newest snapshot of a mesh, or the one of a node."""
 
 
-class QuorumWriter(QuorumReader, Protocol):
+class CommitWriter(CommitReader, Protocol):
     def quorum_put(self, row: QuorumRow) -> None:
         """Adds or changes what is kept of the quorum of a mesh."""
 
@@ -131,9 +131,9 @@ class QuorumWriter(QuorumReader, Protocol):
         """Keeps it in the place of an older one of the same node; False if it is the older."""
 
 
-class QuorumStateReader(EntityReader, QuorumReader, Protocol):
+class QuorumStateReader(EntityReader, CommitReader, Protocol):
     """All of what quorums have committed."""
 
 
-class QuorumStateWriter(EntityWriter, QuorumWriter, Protocol):
+class QuorumStateWriter(EntityWriter, CommitWriter, Protocol):
     """Changes it."""

@@ -301,7 +301,7 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.BrokerPositionWriter, ports.BrokerPositionReader),
             (stream_port.StreamWriter, stream_port.StreamReader),
             (quorum_state_port.EntityWriter, quorum_state_port.EntityReader),
-            (quorum_state_port.QuorumWriter, quorum_state_port.QuorumReader),
+            (quorum_state_port.CommitWriter, quorum_state_port.CommitReader),
         )
         for name in vars(writer)
         if not name.startswith("_") and name not in vars(reader)

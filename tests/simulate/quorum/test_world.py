@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -18,8 +19,9 @@ from support.seeds import part, rotating
 
 pytestmark = pytest.mark.sim
 
-WORLDS, KNOWN = 2, 1000
+WORLDS, KNOWN = 1, 1000
 WORLDS_MAX = 20
+IN_SOAK = "HOLDFAST_SEED" in os.environ
 FINDING_MAX = 30
 """A planted bug is found in one of so many worlds."""
 
@@ -100,9 +102,10 @@ def _sends_votes_before_the_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupDriver, "_step", step_and_send)
 
 
+RARE = (_sends_votes_before_the_disk,)
+"""Found in one world of ten: looked for in a soak."""
 PLANTED = (
     _acknowledges_before_the_disk,
-    _sends_votes_before_the_disk,
     _reads_without_asking,
     _denies_what_a_leader_has,
     _answers_before_it_has_applied,
@@ -110,7 +113,11 @@ PLANTED = (
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("plant", part(PLANTED, of=len(PLANTED)), ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "plant",
+    part(PLANTED, of=len(PLANTED)) + (list(RARE) if IN_SOAK else []),
+    ids=lambda plant: plant.__name__,
+)
 def test_R1_the_world_of_voters_finds_a_planted_bug(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

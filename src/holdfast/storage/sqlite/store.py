@@ -25,7 +25,7 @@ from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
 from holdfast.storage.sqlite.bus.streams import StreamReads
-from holdfast.storage.sqlite.committed.quorum_state import QuorumReads, QuorumWrites
+from holdfast.storage.sqlite.committed.quorum_state import CommittedReads, CommittedWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
@@ -66,7 +66,7 @@ class SqliteReader(
     InboxReads,
     BrokerPositionReads,
     StreamReads,
-    QuorumReads,
+    CommittedReads,
     BusReads,
 ):
     """One consistent state, as a connection in a read transaction sees it."""
@@ -90,7 +90,7 @@ class SqliteTransaction(
     OutboxWrites,
     InboxWrites,
     BrokerPositionWrites,
-    QuorumWrites,
+    CommittedWrites,
     BusWrites,
 ):
     """The state within the writing connection's transaction."""

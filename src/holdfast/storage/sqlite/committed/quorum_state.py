@@ -83,7 +83,7 @@ _PUT_SNAPSHOT: Final = (
 )
 
 
-class QuorumReads(EntityReads):
+class CommittedReads(EntityReads):
     _con: apsw.Connection
 
     def quorum_get(self, mesh: str) -> QuorumRow | None:
@@ -183,7 +183,7 @@ class QuorumReads(EntityReads):
         )
 
 
-class QuorumWrites(QuorumReads, EntityWrites):
+class CommittedWrites(CommittedReads, EntityWrites):
     def quorum_put(self, row: QuorumRow) -> None:
         self._con.execute(_PUT_QUORUM, _QUORUM.values(row))
 

@@ -200,7 +200,8 @@ class SqliteQuorumLog:
         kept = vars(self).copy()
         self._reading, self._counting = owned_lock(), owned_lock()
         self._forked, self._waiting = True, {}
-        os.close(self._lock)
+        if self._lock >= 0:  # a log that is closed already has none
+            os.close(self._lock)
         return (kept,)
 
     # --- groups --------------------------------------------------------------------------------
