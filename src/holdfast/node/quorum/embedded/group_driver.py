@@ -17,7 +17,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -76,9 +75,6 @@ from holdfast.rules.quorum.raft.messages import (
 from holdfast.rules.quorum.raft.state import GroupState
 
 log = logging.getLogger("holdfast")
-
-_FOR_GOOD: Final = ("removed", "disk_failed")
-"""Reasons after which this node proposes nothing any more."""
 
 
 class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,10 +297,17 @@ class GroupDriver:
                     state.group, state.me, outcome.origin, state.term, outcome.ids, outcome.reason
                 )
             )
-        elif isinstance(outcome, ProposalsRefused) and outcome.reason in _FOR_GOOD:
+        elif isinstance(outcome, ProposalsRefused) and self._is_out:
             self.proposals.end_all(ProposalEnd.REFUSED)
         else:
             self._later.update(outcome.ids)
+
+    @property
+    def _is_out(self) -> bool:
+        """Whether this node proposes nothing any more. Asked of its own state: another member's
+        word ends nothing here.
+        """
+        return self.state.removed or self.state.disk == "failed"
 
     # --- the fold --------------------------------------------------------------------------------
 
