@@ -26,6 +26,7 @@
     │                        StoreBusy StoreClosed BlobElsewhere ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
     │                        OutboxAgeAboveWindow NotFresh TooStale EtcdTooOld EtcdRefused
+    │                        NoQuorum
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown
     ├── Broken             stop, look, repair
@@ -1069,6 +1070,16 @@ class AuditGap(Conflict, code="audit_gap", hint="bring the events in between fir
 
 class NoVoters(Conflict, code="no_voters"):
     """The mesh has no voters, so nothing can be committed in it."""
+
+
+class NoQuorum(
+    Refused,
+    code="no_quorum",
+    exit_code=6,
+    http_status=503,
+    hint="see who is missing: holdfast quorum status",
+):
+    """No majority of the voters could be reached in time; nothing was committed."""
 
 
 class HasVoters(
