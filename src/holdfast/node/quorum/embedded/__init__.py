@@ -7,6 +7,7 @@ send, apply, and only then tell callers.
     group_driver     one group on one node: events in, effects carried out
     entry_cache      payloads of the newest entries, for followers and for the fold
     open_proposals   what callers wait for: until it is applied, or their time is over
+    open_changes     changes of members, and transfers of leadership, that callers wait for
     open_reads       reads that wait for the leader's confirmation and for our own fold
 
 Everything runs in one thread (an event loop's), and nothing here waits: answers of the disk and of

@@ -22,6 +22,12 @@ import msgspec
 
 from holdfast.node.core.commit import CommittedEntry
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.open_changes import (
+    ChangeAnswered,
+    OpenChanges,
+    OpenTransfers,
+    TransferAnswered,
+)
 from holdfast.node.quorum.embedded.open_proposals import Answered, OpenProposals, ProposalEnd
 from holdfast.node.quorum.embedded.open_reads import OpenReads, ReadAnswered
 from holdfast.node.quorum.embedded.ports import (
@@ -57,12 +63,15 @@ from holdfast.rules.quorum.raft.effects import (
 )
 from holdfast.rules.quorum.raft.events import (
     AskRead,
+    ChangeMembers,
     DiskChanged,
     DiskWrote,
     Propose,
     RaftEvent,
     Receive,
+    StepDown,
     Tick,
+    TransferLeadership,
 )
 from holdfast.rules.quorum.raft.machine import step
 from holdfast.rules.quorum.raft.messages import (
@@ -105,6 +114,7 @@ class GroupDriver:
         """
         self.state = state
         self.proposals, self.reads = OpenProposals(), OpenReads()
+        self.changes, self.transfers = OpenChanges(), OpenTransfers()
         self.fold_error: HoldfastError | None = None
         """Why committed entries are not applied at the moment; the next tick tries again."""
         self._name = name
@@ -150,6 +160,8 @@ class GroupDriver:
         self.handle(Tick(draw))
         self.proposals.tick()
         self.reads.tick()
+        self.changes.tick()
+        self.transfers.tick()
         if self._ticks % self.state.timing.election == 0:
             # A message to the leader may have been lost: what is asked again is done once.
             self.proposals.again()
@@ -178,10 +190,34 @@ class GroupDriver:
         self.reads.add(ticks, answered)
         self._pump_soon()
 
+    def change(self, change: ChangeMembers, ticks: int, answered: ChangeAnswered) -> None:
+        """Wants a member added, promoted or removed. `answered` hears what became of it when this
+        node has applied the change, at once if it is refused (who does not lead refuses all), and
+        None if that is unknown after so many ticks.
+        """
+        self.changes.add(ticks, answered)
+        self.handle(change)
+
+    def transfer(self, to: int, ticks: int, answered: TransferAnswered) -> None:
+        """Wants that voter to lead, or the best one (0). `answered` hears True when another voter
+        leads, and False if this node goes on, does not lead itself, or time is over.
+        """
+        if self.state.role != "leader":
+            answered(False)
+            return
+        self.transfers.add(ticks, answered)
+        self.handle(TransferLeadership(to))
+
+    def step_down(self) -> None:
+        """Stops leading at once, if this node leads."""
+        self.handle(StepDown())
+
     def end(self) -> None:
         """The node stops: callers hear that their outcome is open."""
         self.proposals.end_all()
         self.reads.end_all()
+        self.changes.end_all()
+        self.transfers.end_all(handed_over=False)
 
     def _pump_soon(self) -> None:
         if not self._pumping:
@@ -274,7 +310,10 @@ class GroupDriver:
                 self.reads.confirmed(read.number, read.index, self._fold.applied)
             else:
                 self.reads.failed(read.number)
+        if effects.change is not None:
+            self.changes.judged(effects.change, self.state.term)
         if effects.role is not None:
+            self.transfers.role(effects.role, self.state.me)
             if effects.role.leader:
                 # Another leader may lack what the last one had.
                 self.proposals.again()
@@ -285,6 +324,8 @@ class GroupDriver:
             self.proposals.again()
             self._pump_soon()
         for alarm in effects.alarms:
+            if alarm.name == "transfer_failed":
+                self.transfers.end_all(handed_over=False)
             self._hooks.on_alarm(alarm)
 
     def _tell_proposals(self, outcome: ProposalOutcome) -> None:
@@ -348,4 +389,5 @@ class GroupDriver:
             self._later.discard(one.id)
             self.proposals.applied(one.id, one.index, one.result)
         self.reads.applied(self._fold.applied)
+        self.changes.applied(self._fold.applied, self.state.log.term_at)
         self._fold_next()
