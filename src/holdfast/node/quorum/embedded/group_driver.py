@@ -20,7 +20,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.commit import CommittedEntry
+from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
 from holdfast.node.quorum.embedded.open_changes import (
     ChangeAnswered,
@@ -36,14 +36,12 @@ from holdfast.node.quorum.embedded.ports import (
     GroupDisk,
     VoterNet,
 )
-from holdfast.rules.errors import BadQuorumMessage, HoldfastError
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import QUORUM_CACHE_BYTES, QUORUM_FOLD_BYTES, QUORUM_SEND_BYTES
 from holdfast.rules.quorum.coordinated import (
     CoordinatedEntry,
-    decode_coordinated,
     encode_coordinated,
 )
-from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import (
     Alarm,
@@ -359,24 +357,8 @@ class GroupDriver:
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
         self._folding = True
-        self._fold.fold(self._readable(first, entries), upto, self._folded)
-
-    def _readable(self, first: int, entries: Sequence[RaftEntry]) -> list[CommittedEntry]:
-        """The envelopes among entries. What no coordinator can have written is passed over by every
-        node alike.
-        """
-        readable = []
-        for index, entry in enumerate(entries, first):
-            if entry.kind != "data":
-                continue
-            try:
-                read = decode_coordinated(entry.payload)
-            except BadQuorumMessage as error:
-                log.error("entry %d of the quorum is passed over: %s", index, error.message)
-                continue
-            fence = FenceToken(self.state.incarnation, entry.term, read.coordinator, index)
-            readable.append(CommittedEntry(read.envelope, fence, read.committed_at, index))
-        return readable
+        run = readable_entries(self.state.incarnation, first, entries)
+        self._fold.fold(run, upto, self._folded)
 
     def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:
         self._folding = False
