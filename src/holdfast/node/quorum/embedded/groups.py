@@ -270,7 +270,7 @@ class EmbeddedGroups:
         mesh, keys = offer.mesh, self._trust.keys(link.peer)
         me = offer.config.member(offer.id)
         assert me is not None, "the word was checked"
-        if me.key not in self._trust.keys(self._trust.our_key()):
+        if not self._trust.is_ours(me.key):
             raise NotAllowed(f"a vote in {mesh!r} is offered to this node under another key")
         if not self._trust.may_vote(mesh, keys):
             raise NotAllowed(f"{link.name} offers a vote in {mesh!r}, where it has none to give")
