@@ -233,7 +233,7 @@ class GroupDriver:
             self.handle(AskRead(number))
 
     def _stamped(self, proposals: Sequence[Proposal]) -> tuple[Proposal, ...]:
-        now = self._hooks.now_ms()
+        now = max(0, self._hooks.now_ms())  # a clock before 1970 would make it unreadable
         return tuple(
             [
                 Proposal(one.id, encode_coordinated(CoordinatedEntry(self._name, now, one.payload)))
