@@ -9,6 +9,8 @@ send, apply, and only then tell callers.
     open_proposals   what callers wait for: until it is applied, or their time is over
     open_changes     changes of members, and transfers of leadership, that callers wait for
     open_reads       reads that wait for the leader's confirmation and for our own fold
+    sent_snapshots   snapshots for members that lack what the log has dropped
+    incoming_snapshot  the one that comes in: parts, a check, then the machine hears of it
 
 Everything runs in one thread (an event loop's), and nothing here waits: answers of the disk and of
 the fold come as calls. That is why the simulator runs this very code.
