@@ -1,396 +1,287 @@
-"""Histories of clients on a group of voters, under faults: quick ones, many of them.
+"""Random histories of several nodes, each in a real home, for the pipeline to read.
 
-The real driver and the real Raft machine run on Raft logs in memory, in a world of a few seconds
-whose time is a heap of events. A voter that dies loses what its disk had not acknowledged; one that
-stands still finds its messages waiting. Clients read, write and compare through any voter. What
-they asked and heard is a history that `linearizability` judges, twice.
+    histories = grow(seed=7, folder=tmp_path, nodes=3, meshes=40, ops=2000)
+    histories.homes      # {peer: folder}
+
+Every mesh is a history of its own, so one fold of one lake checks as many histories as there are
+meshes. Peers write to every family, delete, claim what others claim, end what others hold; their
+envelopes reach the others in any order and repeatedly; a node is restarted in between. Nothing asks
+a real clock or real chance: a seed gives the same logs twice.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
-from typing import Final
+from pathlib import Path
 
-import msgspec
+from holdfast.node.library.node import Mesh, Node, open_node
+from holdfast.rules.destinations import PRIORITIES
+from holdfast.rules.errors import BlobMissing, Conflict, NotFound
+from holdfast.rules.rows import Entry, MeshRow
+from holdfast.rules.vectors import Model
+from holdfast.storage.ports import Transaction
+from support.nodes import share, store_of
+from support.source import START_MS, HandClock
 
-from holdfast.node.core.commit import CommittedEntry
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
-from holdfast.node.quorum.embedded.log_disk import entry_of, past_of, row_of
-from holdfast.node.quorum.embedded.open_proposals import AppliedProposal, ProposalAnswer
-from holdfast.node.quorum.embedded.ports import Folded, Wrote
-from holdfast.rules.errors import HoldfastError
-from holdfast.rules.quorum.raft.config import GroupMember, encode_config, first_config
-from holdfast.rules.quorum.raft.effects import ChangeOutcome, RaftWrite
-from holdfast.rules.quorum.raft.events import ChangeMembers, DiskChanged, NodeStalled
-from holdfast.rules.quorum.raft.messages import Message, Proposal, RaftEntry
-from holdfast.rules.quorum.raft.state import GroupTiming, restarted
-from holdfast.simulate.quorum.registers import RegisterCommand, Registers, encode_command
-from holdfast.storage.memory.quorum_log import MemoryQuorumLog
-from support.linearizability import Call
-
-SCOPE: Final = "team"
-TAG: Final = b"group of history"
-NAMES: Final = ("ana", "bob", "cai")
-WAYS: Final = tuple((one, other) for one in NAMES for other in NAMES if one != other)
-"""The six directed ways between three voters: 64 sets of them can be cut."""
-TICK_MS: Final = 100
-START_MS: Final = 1_700_000_000_000
-PATIENCE_TICKS: Final = 12
-KEYS: Final = ("x", "y", "z", "u", "v")
-THINK_MS_MAX: Final = 500
-DISK_MS_MAX: Final = 20
-CLIENTS: Final = 20
-"""On five keys: about four at a time on a key, never more than the search can decide."""
-
-
-class Voter:
-    """One voter: its Raft log survives, its process may not."""
-
-    def __init__(self, world: HistoryWorld, name: str, number: int) -> None:
-        self.world, self.name, self.number = world, name, number
-        self.log = MemoryQuorumLog()
-        self.driver: GroupDriver | None = None
-        self.registers = Registers()
-        self.life = 0
-        self.paused: list[Callable[[], None]] | None = None
-        self.disk_ms, self.clock_ms = DISK_MS_MAX, 0
-        self._last_write_at = 0.0
-
-    def start(self) -> None:
-        if self.driver is not None:
-            return
-        self.life += 1
-        head, group = self.log.head(SCOPE), self.log.group(SCOPE)
-        state = restarted(
-            past_of(self.log, SCOPE, 0),
-            me=group.voter,
-            group=group.tag,
-            incarnation=group.incarnation,
-            timing=GroupTiming(sleep=0),
-            next_write=head.written + 1,
-        )
-        self.registers = Registers()
-        world = self.world
-        hooks = GroupHooks(
-            now_ms=lambda: START_MS + int(world.now) + self.clock_ms,
-            post=lambda call: self.soon(0, call),
-        )
-        self.driver = GroupDriver(self.name, state, self, self, self, hooks)
-        self.soon(world.chance.uniform(1, TICK_MS), self._tick)
-
-    def crash(self) -> None:
-        self.driver, self.paused = None, None
-
-    def pause(self) -> None:
-        if self.driver is not None and self.paused is None:
-            self.paused = []
-
-    def resume(self) -> None:
-        waiting, self.paused = self.paused or [], None
-        for call in waiting:
-            self._act(self.life, call)
-        if waiting and self.driver is not None:
-            self._act(self.life, partial(self.driver.handle, NodeStalled()))
-
-    def soon(self, delay: float, call: Callable[[], None]) -> None:
-        self.world.at(delay, partial(self._act, self.life, call))
-
-    def _act(self, life: int, call: Callable[[], None]) -> None:
-        if life != self.life or self.driver is None:
-            return
-        if self.paused is not None:
-            self.paused.append(call)
-        else:
-            call()
-
-    def _tick(self) -> None:
-        assert self.driver is not None
-        self.soon(TICK_MS, self._tick)
-        self.driver.tick(self.world.chance.randrange(1 << 16))
-
-    def arrive(self, message: Message) -> None:
-        self._act(self.life, lambda: self.driver.receive(message) if self.driver else None)
-
-    # --- VoterNet ------------------------------------------------------------------------------
-
-    def send(self, to: GroupMember, message: Message) -> None:
-        self.world.carry(self.name, to.peer, message)
-
-    # --- GroupDisk -----------------------------------------------------------------------------
-
-    def write(self, write: RaftWrite, done: Wrote) -> None:
-        world = self.world
-        at = max(self._last_write_at, world.now + world.chance.uniform(0, self.disk_ms))
-        self._last_write_at = at
-        assert self.driver is not None
-        voter = self.driver.state.me
-
-        def save() -> None:
-            try:
-                self.log.save(row_of(write, SCOPE, voter))
-            except HoldfastError as error:  # pragma: no cover
-                world.problems.append(f"{self.name}: {error.message}")
-                return
-            done(None)
-
-        self.soon(at - world.now, save)
-
-    def entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:
-        return [entry_of(row) for row in self.log.entries(SCOPE, first, last + 1, bytes_max)]
-
-    # --- CommitFold ----------------------------------------------------------------------------
-
-    @property
-    def applied(self) -> int:
-        return self.registers.applied
-
-    def fold(self, entries: Sequence[CommittedEntry], upto: int, done: Folded) -> None:
-        def apply() -> None:
-            folded = self.registers.fold(entries, upto)
-            self.world.applied(self.name, entries)
-            done(folded)
-
-        self.soon(self.world.chance.uniform(0, 2), apply)
-
-
-class HistoryWorld:
-    """Three voters, their clients, and one storm. `history` and `order` are what came of it."""
-
-    def __init__(self, seed: int, calls: int) -> None:
-        self.chance = random.Random(seed)
-        self.now = 0.0
-        self.problems: list[str] = []
-        self.history: list[Call] = []
-        self.order: dict[int, CommittedEntry] = {}
-        self.cut: set[tuple[str, str]] = set()
-        self.delay_ms, self.loss = 4.0, 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count(1)
-        self._calls_left, self._open = calls, 0
-        self.voters = {name: Voter(self, name, number) for number, name in enumerate(NAMES, 1)}
-        config = first_config(tuple((name, name.encode() * 8) for name in NAMES))
-        for voter in self.voters.values():
-            voter.log.init(SCOPE, tag=TAG, voter=voter.number, config=encode_config(config))
-            voter.start()
-        for client in range(CLIENTS):
-            self.at(self.chance.uniform(0, 50), partial(self._ask, KEYS[client % len(KEYS)]))
-
-    def at(self, delay: float, call: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.now + delay, next(self._numbers), call))
-
-    def run(self, until: float) -> None:
-        while self._events and self._events[0][0] <= until:
-            self.now, _, call = heapq.heappop(self._events)
-            call()
-            if self.problems:
-                return
-        self.now = until
-
-    @property
-    def is_done(self) -> bool:
-        return self._calls_left <= 0 and not self._open
-
-    def carry(self, source: str, target: str, message: Message) -> None:
-        if (source, target) in self.cut or self.chance.random() < self.loss:
-            return
-        delay = self.chance.uniform(0.2, self.delay_ms)
-        self.at(delay, lambda: self.voters[target].arrive(message))
-
-    def applied(self, name: str, entries: Sequence[CommittedEntry]) -> None:
-        for entry in entries:
-            known = self.order.setdefault(entry.index, entry)
-            if known != entry:
-                self.problems.append(f"{name} has another entry at {entry.index}")
-
-    # --- clients -------------------------------------------------------------------------------
-
-    def _ask(self, key: str) -> None:
-        """A client asks some voter; whether it hears an answer or not, it goes on."""
-        if self._calls_left <= 0:
-            return
-        up = [voter for voter in self.voters.values() if voter.driver and voter.paused is None]
-        if not up:
-            self.at(TICK_MS, partial(self._ask, key))
-            return
-        self._calls_left -= 1
-        self._open += 1
-        voter, number, began = self.chance.choice(up), next(self._numbers), self.now
-        driver, life = voter.driver, voter.life
-        assert driver is not None
-        asked: tuple[object, ...] = ("read",)
-        heard: list[bool] = []
-
-        def ended(is_answer: bool, answer: object, index: int | None) -> None:
-            if heard:
-                return
-            heard.append(True)
-            self._open -= 1
-            call = Call(number, key, began, self.now if is_answer else None, asked, answer, index)
-            self.history.append(call)
-            self.at(self.chance.uniform(0, THINK_MS_MAX), partial(self._ask, key))
-
-        # A voter that dies or stands still answers nobody: the client gives up after a while.
-        limit = (PATIENCE_TICKS + 2) * TICK_MS
-        self.at(limit, lambda: ended(False, None, None))
-        if self.chance.random() < 0.4:
-
-            def read(index: int | None) -> None:
-                if voter.life == life:
-                    value = voter.registers.values.get(key, 0) or None
-                    ended(index is not None, value, None if index is None else voter.applied)
-
-            driver.read(PATIENCE_TICKS, read)
-            return
-        value = number
-        seen = self._last_seen(key) if self.chance.random() < 0.5 else None
-        asked = ("write", value) if seen is None else ("cas", seen or None, value)
-        command = RegisterCommand(number.to_bytes(16, "big"), key, value, seen)
-
-        def proposed(end: ProposalAnswer) -> None:
-            if isinstance(end, AppliedProposal):
-                answer = None if asked[0] == "write" else bool(end.result)
-                ended(True, answer, end.index)
-            else:
-                ended(False, None, None)
-
-        driver.propose(Proposal(command.id, encode_command(command)), PATIENCE_TICKS, proposed)
-
-    def _last_seen(self, key: str) -> int:
-        for call in reversed(self.history):
-            if call.key == key and call.ended is not None and call.asked[0] != "cas":
-                return (call.answer if call.asked[0] == "read" else call.asked[1]) or 0
-        return 0
-
-    # --- what is wrong -------------------------------------------------------------------------
-
-    def commits(self, key: str) -> list[tuple[int, int]]:
-        """(index, id) of the writes of a key, each where it was applied first."""
-        found: dict[int, int] = {}
-        for index in sorted(self.order):
-            command = _decode(self.order[index].raw)
-            if command.key == key:
-                found.setdefault(int.from_bytes(command.id, "big"), index)
-        return [(index, id) for id, index in found.items()]
-
-
-def _decode(raw: bytes) -> RegisterCommand:
-    return msgspec.msgpack.decode(raw, type=RegisterCommand)
-
-
-# --- storms --------------------------------------------------------------------------------------
-
-
-STRIKES: Final = (
-    *("kill", "power", "pause", "slow", "full", "clock", "transfer", "step", "loss"),
-    *("isolate", "isolate", "isolate"),
+PEERS = ("ana", "\uff5aoe", "\U0001f98a", "bob", "Cid")
+"""By UTF-16 the second and the third would stand the other way round, and capitals sort first."""
+MODELS = (
+    Model(provider="test", name="tiny", dim=2),
+    Model(provider="test", name="tiny", version="2", dim=3),
 )
+KEYS = ("k0", "ключ", "K0")
+PATHS = ("k0", "a/b.txt", "K0")
+VALUES = (None, True, 7, -1.5, 'ü\n"x"', [1, [2]], {"b": 1, "a": {"c": None}})
+TAGS = ((), ("t",), ("b", "a", "ü"))
+OBJECT = b"what a fact may name"
+CONTENTS = (b"", b"small", b"\x00\xff" * 40, bytes(65_536))
+"""The last is kept in a blob, beside the log."""
+HOUR_MS = 3_600_000
+_DAYS_MAX = 3
 
 
-def storm(world: HistoryWorld, ways: Sequence[tuple[str, str]]) -> None:
-    """Cuts these ways for a while, and lets other things happen besides."""
-    chance, at = world.chance, world.at
-    voters = list(world.voters.values())
-    begun = chance.uniform(1500, 2500)  # somebody leads by then
-    at(begun, lambda: world.cut.update(ways))
-    at(begun + chance.uniform(1000, 4000), world.cut.clear)
-    for _ in range(chance.randrange(1, 4)):
-        voter, when = chance.choice(voters), chance.uniform(1500, 6000)
-        at(when, partial(_strike, world, voter, chance.choice(STRIKES)))
+class Grown:
+    """One node while it grows."""
 
-
-def _strike(world: HistoryWorld, voter: Voter, what: str) -> None:
-    later = world.chance.uniform(200, 3000)
-    if what == "kill":
-        voter.crash()
-        world.at(later, voter.start)
-    elif what == "power":
-        for one in world.voters.values():
-            one.crash()
-            world.at(world.chance.uniform(0, later), one.start)
-    elif what == "pause":
-        voter.pause()
-        world.at(later, voter.resume)
-    elif what == "isolate":
-        # Whoever leads still believes it for a while, and others are elected meanwhile.
-        name = (_leader(world) or voter).name
-        world.cut.update(way for way in WAYS if name in way)
-        world.at(max(later, 1500), world.cut.clear)
-    elif what == "slow":
-        voter.disk_ms = 300
-        world.at(later, partial(setattr, voter, "disk_ms", DISK_MS_MAX))
-    elif what == "clock":
-        voter.clock_ms = world.chance.choice((-3_600_000, 3_600_000))
-    elif what == "loss":
-        world.loss, world.delay_ms = 0.1, 60.0
-        world.at(later, partial(setattr, world, "loss", 0.0))
-    elif voter.driver is None or voter.paused is not None:
-        return
-    elif what == "full":
-        voter.driver.handle(DiskChanged("full"))
-        voter.soon(
-            later, lambda: voter.driver.handle(DiskChanged("fine")) if voter.driver else None
+    def __init__(self, folder: Path, name: str, seed: int, meshes: list[str]) -> None:
+        self.folder = folder
+        self.name = name
+        self.clock = HandClock(START_MS, f"{seed} {name}")
+        self.node: Node = open_node(
+            folder, peer=name, create=True, sync="normal", source=self.clock
         )
-    elif what == "transfer":
-        voter.driver.transfer(0, PATIENCE_TICKS, lambda handed: None)
-    else:
-        voter.driver.step_down()
+        self._open(meshes)
+        self.given: dict[str, int] = {}
+        """How far each other node has been given our log, in order."""
+
+    def _open(self, meshes: list[str]) -> None:
+        self.meshes: list[Mesh] = [self.node.mesh(slug, create=True) for slug in meshes]
+        self.object = self.node.receive_blob(OBJECT)
+        for content in CONTENTS:
+            self.node.receive_blob(content)
+
+    def restart(self) -> None:
+        self.node.close()
+        self.node = open_node(self.folder, sync="normal", source=self.clock)
+        self._open([mesh.slug for mesh in self.meshes])
+
+    def head(self) -> int:
+        return self.node.log.head().offset
+
+    def entries(self, start: int, end: int) -> list[Entry]:
+        return list(self.node.log.range(start, end))
 
 
-def change_members(world: HistoryWorld) -> None:
-    """Takes the vote from one of the others, through whoever leads."""
+@dataclass
+class Histories:
+    """What has grown. The homes are closed; `open()` gives a node again, with its own clock."""
 
-    def remove() -> None:
-        leader = _leader(world)
-        if leader is None or leader.driver is None:
-            world.at(TICK_MS, remove)
+    seed: int
+    homes: dict[str, Path]
+    meshes: list[str]
+    heads: dict[str, int]
+    """The last offset of each log."""
+    refused: int
+    clocks: dict[str, HandClock] = field(repr=False)
+
+    @property
+    def peers(self) -> list[str]:
+        return list(self.homes)
+
+    def open(self, peer: str) -> Node:
+        return open_node(self.homes[peer], sync="normal", source=self.clocks[peer])
+
+    def entries(self, peer: str) -> Iterator[Entry]:
+        with self.open(peer) as node:
+            yield from node.log.range()
+
+
+class _Growth:
+    def __init__(self, seed: int, folder: Path, nodes: int, meshes: int) -> None:
+        self.rng = random.Random(f"histories {seed}")
+        self.slugs = [f"mesh-{number}" for number in range(meshes)]
+        self.nodes = [
+            Grown(folder / f"home-{number}", PEERS[number], seed, self.slugs)
+            for number in range(nodes)
+        ]
+        self.tasks: dict[str, list[str]] = {slug: [] for slug in self.slugs}
+        self.busy = 0
+        self.done = 0
+        self.refused = 0
+        self.acts = [act for weight, act in self._weights() for _ in range(weight)]
+
+    def _weights(self) -> list[tuple[int, Callable[[Grown, Mesh], object]]]:
+        rng = self.rng
+        return [
+            (10, lambda at, mesh: mesh.state.set(self._key(), self._value(), meta=self._meta())),
+            (4, lambda at, mesh: mesh.state.delete(self._key())),
+            (
+                6,
+                lambda at, mesh: mesh.memory.set(self._key(), self._value(), tags=rng.choice(TAGS)),
+            ),
+            (4, lambda at, mesh: mesh.memory.forget(self._key())),
+            (5, self._store_vector),
+            (4, lambda at, mesh: mesh.vectors.delete(self._key(), model=rng.choice(MODELS))),
+            (4, lambda at, mesh: mesh.files.share(rng.choice(PATHS), rng.choice(CONTENTS))),
+            (4, lambda at, mesh: mesh.files.delete(rng.choice(PATHS))),
+            (3, self._create_task),
+            (12, lambda at, mesh: mesh.tasks.claim(self._task(mesh))),
+            (8, lambda at, mesh: mesh.tasks.release(self._task(mesh))),
+            (2, lambda at, mesh: mesh.tasks.complete(self._task(mesh))),
+            (1, lambda at, mesh: mesh.tasks.cancel(self._task(mesh))),
+            (5, self._append_fact),
+            (1, self._restore),
+            (14, lambda at, mesh: self._give(at)),
+            (2, lambda at, mesh: self._scatter(at)),
+            (2, lambda at, mesh: self._jump(at)),
+        ]
+
+    # --- what may happen -----------------------------------------------------------------------
+
+    def step(self) -> None:
+        at = self.rng.choice(self.nodes)
+        # Mostly one mesh at a time, so that peers meet on the same keys and tasks.
+        if self.rng.random() < 0.03:
+            self.busy = (self.busy + 1) % len(self.slugs)
+        mesh = at.meshes[self.busy] if self.rng.random() < 0.9 else self.rng.choice(at.meshes)
+        at.clock.advance(self.rng.randint(0, 5))
+        self.done += 1
+        try:
+            self.rng.choice(self.acts)(at, mesh)
+        except (Conflict, NotFound, BlobMissing):
+            self.refused += 1
+
+    def _key(self) -> str:
+        return self.rng.choice(KEYS)
+
+    def _value(self) -> object:
+        return self.done if self.rng.random() < 0.5 else self.rng.choice(VALUES)
+
+    def _meta(self) -> dict[str, object] | None:
+        return {"trace": f"t{self.done}", "n": [1, None]} if self.rng.random() < 0.3 else None
+
+    def _task(self, mesh: Mesh) -> str:
+        known = self.tasks[mesh.slug]
+        return self.rng.choice(known[-3:]) if known else "none yet"
+
+    def _create_task(self, at: Grown, mesh: Mesh) -> None:
+        made = mesh.tasks.create(f"task {self.done}", description=self.rng.choice(("", "more")))
+        self.tasks[mesh.slug].append(made.task)
+
+    def _store_vector(self, at: Grown, mesh: Mesh) -> None:
+        model = self.rng.choice(MODELS)
+        point = [self.rng.randint(-3, 3) + 0.25 for _ in range(model.dim)]
+        words = self.rng.choice(("", "some words"))
+        mesh.vectors.store(self._key(), point, model=model, content=words, metadata=self._value())
+
+    def _append_fact(self, at: Grown, mesh: Mesh) -> None:
+        objects = [at.object] if self.rng.random() < 0.3 else []
+        mesh.facts.append(self._key(), "is", self._value(), meta=self._meta(), objects=objects)
+
+    def _restore(self, at: Grown, mesh: Mesh) -> None:
+        found = list(at.node.conflicts(mesh.slug))
+        if found:
+            at.node.restore_conflict(self.rng.choice(found).number)
+
+    def _jump(self, at: Grown) -> None:
+        to = at.clock.at_ms + self.rng.choice((-100_000, -50, 50, HOUR_MS))
+        at.clock.at_ms = min(to, START_MS + _DAYS_MAX * 24 * HOUR_MS)
+
+    def message_watch(self, count: int) -> None:
+        """Messages of everybody, some of them answers, to all that a message can go to. The meshes
+        are shared for as long as that takes.
+        """
+        rng = random.Random(f"mail {count}")
+        sent: list[tuple[str, str]] = []
+        for number in range(count):
+            at, slug = rng.choice(self.nodes), rng.choice(self.slugs)
+            before = at.node.mesh(slug).info()
+            answered = [id for mesh, id in sent if mesh == slug][-1:]
+            done = share(at.node, slug).send(
+                rng.choice((b"", b"\x00\xff", "grüß\ndich", f"letter {number}")),
+                **rng.choice(({"topic": "news/ü"}, {"dm": "ab" * 32}, {"queue": "work"})),
+                content_type=rng.choice((None, "application/json")),
+                meta=rng.choice((None, {"trace": f"t{number}", "n": [1, None]})),
+                priority=rng.choice(PRIORITIES),
+                reply_to=answered[0] if answered else None,
+            )
+            store_of(at.node).write(partial(_put_back, before))
+            sent.append((slug, done.id))
+
+    # --- the network -----------------------------------------------------------------------------
+
+    def _give(self, at: Grown) -> None:
+        """The next piece of a log, as a link would bring it."""
+        to = self.rng.choice([node for node in self.nodes if node is not at])
+        start = at.given.get(to.name, 0) + 1
+        end = min(at.head(), start + self.rng.randint(0, 120))
+        self._deliver(at, to, start, end)
+        at.given[to.name] = max(at.given.get(to.name, 0), end)
+
+    def _scatter(self, at: Grown) -> None:
+        """Any piece of a log, also what was there before."""
+        to = self.rng.choice([node for node in self.nodes if node is not at])
+        head = at.head()
+        if head:
+            start = self.rng.randint(1, head)
+            self._deliver(at, to, start, min(head, start + self.rng.randint(0, 40)))
+
+    def _deliver(self, at: Grown, to: Grown, start: int, end: int) -> None:
+        if end < start:
             return
-        config = leader.driver.state.log.config
-        others = [one for one in config.members if one.id != leader.driver.state.me]
-        if not others:
-            return
-        gone = world.chance.choice(others)
-        leader.driver.change(ChangeMembers("remove", gone.id), PATIENCE_TICKS, removed)
+        raws = [entry.raw for entry in at.entries(start, end + 1)]
+        raws += self.rng.sample(raws, min(len(raws), self.rng.randint(0, 4)))
+        if self.rng.random() < 0.6:
+            self.rng.shuffle(raws)
+        for applied in to.node.apply(raws):
+            assert applied.error is None, applied.error
 
-    def removed(outcome: ChangeOutcome | None) -> None:
-        if outcome is None or not outcome.index:
-            world.at(TICK_MS, remove)
-
-    world.at(world.chance.uniform(1500, 3000), remove)
-
-
-def _leader(world: HistoryWorld) -> Voter | None:
-    leading = [v for v in world.voters.values() if v.driver and v.driver.state.role == "leader"]
-    return max(leading, key=lambda v: v.driver.state.term if v.driver else 0, default=None)
+    def settle(self) -> None:
+        """Everything reaches everyone, each time in another order."""
+        for _ in range(2):
+            for at in self.nodes:
+                for to in self.nodes:
+                    if to is not at:
+                        self._deliver(at, to, 1, at.head())
 
 
-def tell(
-    seed: int, ways: Sequence[tuple[str, str]], *, calls: int, members: bool = False
-) -> HistoryWorld:
-    """One history of so many calls."""
-    world = HistoryWorld(seed, calls)
-    storm(world, ways)
-    if members:
-        change_members(world)
-    while not world.is_done and world.now < 60_000 and not world.problems:
-        world.run(world.now + 500)
-    world.cut.clear()
-    for voter in world.voters.values():
-        voter.resume()
-        voter.start()
-    until = world.now + 30_000
-    while world.now < until and not world.problems and not _is_settled(world):
-        world.run(world.now + TICK_MS)
-    return world
+def _put_back(row: MeshRow, tx: Transaction) -> None:
+    tx.mesh_change(row)
 
 
-def _is_settled(world: HistoryWorld) -> bool:
-    """Whether somebody leads, and a majority has applied all that is committed."""
-    leader = _leader(world)
-    if leader is None or leader.driver is None or not leader.driver.state.leads_settled:
-        return False
-    commit = leader.driver.state.commit
-    return sum(voter.applied >= commit for voter in world.voters.values()) * 2 > len(NAMES)
+def grow(
+    seed: int,
+    folder: Path,
+    *,
+    nodes: int = 3,
+    meshes: int = 20,
+    ops: int = 1000,
+    settled: bool = True,
+    message_watch: int = 0,
+) -> Histories:
+    """`settled`: at the end every node has everything. Without it each knows only a part.
+    `message_watch`: so many messages are sent in the end.
+    """
+    growth = _Growth(seed, folder, nodes, meshes)
+    restart = growth.rng.randint(ops // 4, ops // 2)
+    for number in range(ops):
+        if number == restart:
+            growth.rng.choice(growth.nodes).restart()
+        growth.step()
+    growth.message_watch(message_watch)
+    if settled:
+        growth.settle()
+    heads = {at.name: at.head() for at in growth.nodes}
+    for at in growth.nodes:
+        at.node.close()
+    return Histories(
+        seed=seed,
+        homes={at.name: at.folder for at in growth.nodes},
+        meshes=growth.slugs,
+        heads=heads,
+        refused=growth.refused,
+        clocks={at.name: at.clock for at in growth.nodes},
+    )

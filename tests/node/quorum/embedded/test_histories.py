@@ -9,8 +9,8 @@ import pytest
 from holdfast.node.quorum.embedded.ports import Wrote
 from holdfast.rules.quorum.raft import reads
 from holdfast.rules.quorum.raft.effects import RaftWrite
-from support.histories import KEYS, WAYS, HistoryWorld, Voter, tell
 from support.linearizability import Register, culprits, judge, narrowed
+from support.voter_histories import KEYS, WAYS, HistoryWorld, Voter, tell
 
 pytestmark = pytest.mark.sim
 
@@ -56,8 +56,8 @@ def _acknowledges_before_the_disk(patch: pytest.MonkeyPatch) -> None:
     """What a disk has acknowledged is lost with the power."""
     original = Voter.write
 
-    def write(self: Voter, write: RaftWrite, done: Wrote) -> None:
-        original(self, write, lambda error: None)
+    def write(self: Voter, write: RaftWrite, commit: int, done: Wrote) -> None:
+        original(self, write, commit, lambda error: None)
         self.soon(0, lambda: done(None))
 
     patch.setattr(Voter, "write", write)
