@@ -39,12 +39,15 @@ class QuorumHome:
         node: Node,
         shared: SharedOrder,
         *,
+        clock: HandClock | None = None,
         write: Callable[[LoopWrite], LoopWrite] = lambda write: write,
         **settings: Any,
     ) -> None:
         self.node, self.shared = node, shared
         self.engine = node._engine
         self.clock_ms = 0
+        """Monotonic time, as its quorums see it."""
+        self.clock = clock or HandClock()
         writer = LoopWriter(self.engine, node._opened.store.writer)
         self.order: NodeOrder = shared.add(self.engine, writer.write)
         self.api = LocalQuorum(
@@ -65,7 +68,9 @@ class QuorumHome:
         encoded = encode_body(Nothing() if body is None else body)
         return await self.api.intend(MESH, op, entity, encoded, **given)
 
-    async def put(self, mission: str, title: str = "t", *, base: int | None = None, **given: Any) -> Any:
+    async def put(
+        self, mission: str, title: str = "t", *, base: int | None = None, **given: Any
+    ) -> Any:
         op = operation("put", "mission", mission, {"title": title}, base=base)
         return await self.change(op, **given)
 
@@ -116,14 +121,15 @@ async def quorum_homes(
     kind: str, folder: Path, *peers: str, start: bool = True, **settings: Any
 ) -> AsyncIterator[list[QuorumHome]]:
     """Homes that share one order; the first one coordinates."""
-    nodes = Nodes(kind, folder, HandClock())
+    clock = HandClock()
+    nodes = Nodes(kind, folder, clock)
     shared = SharedOrder()
     homes: list[QuorumHome] = []
     try:
         for peer in peers or ("ana",):
             node = nodes.open(peer)
             with_voters(node)
-            homes.append(QuorumHome(node, shared, **settings))
+            homes.append(QuorumHome(node, shared, clock=clock, **settings))
         for home in homes if start else ():
             await home.api.start()
         yield homes

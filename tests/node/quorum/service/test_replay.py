@@ -66,7 +66,7 @@ def test_Q6_waiting_writes_go_in_their_order_as_soon_as_a_quorum_is_heard(
             ana.shared.lose_quorum()
             for id in (IDS[3], IDS[1], IDS[2]):
                 await ana.put("m", id, id=id, timeout_ms=1)
-            ana.node._engine.ctx.now_ms.__self__.advance(5)  # type: ignore[attr-defined]
+            ana.clock.advance(5)
             await ana.put("m", IDS[0], id=IDS[0], timeout_ms=1)
             ana.shared.proposed.clear()
             ana.shared.regain()

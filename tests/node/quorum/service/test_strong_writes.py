@@ -139,7 +139,7 @@ def test_Q3_without_a_quorum_the_write_is_on_the_disk_before_the_caller_is_told(
             assert row is not None
             assert (row.status, row.reason) == (WriteStatus.PENDING, "no_quorum")
             assert ana.missions() == {}
-            again = await ana.put("m", id=ID)
+            again = await ana.put("m", id=ID, timeout_ms=1)
             assert again.state == "queued"
             assert len(ana.read(lambda tx: queue_list(tx, MESH, 0, 9))) == 1
             with pytest.raises(IdReused):
