@@ -1098,6 +1098,31 @@ QUORUM_SEND_BYTES: Final = MIB
 """What a driver reads at a time for a member that lags."""
 QUORUM_FOLD_BYTES: Final = MIB
 """What a driver hands to the fold at a time."""
+COMMIT_PAGE_ROWS: Final = 512
+"""Commits in one page for a node without a vote; a page with more is refused."""
+COMMIT_PAGE_BYTES: Final = 512 * KIB
+"""A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
+"""The longest record of a commit; a page with a longer one is refused."""
+COMMIT_TROUBLES_KEPT: Final = 16
+"""Commits of a mesh about which this node and others disagree that are kept for the doctor; the
+first ones, because the rest follows from them."""
+COMMIT_WAIT_MS: Final = 20 * SECOND_MS
+"""How long a member lets another one wait for the next commit before it answers that there is
+none."""
+COMMIT_ASK_MS: Final = 30 * SECOND_MS
+"""How long a member waits for a page of commits before it asks another one."""
+COMMIT_BACK_MS: Final = 2 * SECOND_MS
+"""After a failure a member is not asked for commits for so long; the pause doubles up to the
+longest."""
+COMMIT_BACK_MS_MAX: Final = 60 * SECOND_MS
+"""The longest pause."""
+FORWARD_TRY_MS: Final = 5 * SECOND_MS
+"""How long one voter may take to answer a proposal that a member without a vote forwards, before
+the next one is asked. The same id is committed once, whoever is asked."""
+FORWARDED_MAX: Final = 256
+"""Proposals and confirmations that a voter works on for one member at a time; further ones are
+refused (TooMany)."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""
