@@ -1120,6 +1120,9 @@ COMMIT_BACK_MS_MAX: Final = 60 * SECOND_MS
 FORWARD_TRY_MS: Final = 5 * SECOND_MS
 """How long one voter may take to answer a proposal that a member without a vote forwards, before
 the next one is asked. The same id is committed once, whoever is asked."""
+PROPOSED_ENVELOPE_BYTES_MAX: Final = 1 * MIB + 512 * KIB
+"""The largest envelope that a member may have proposed by a voter: an intent, with its head. What
+is committed has to fit into a message of the bus, with its record."""
 FORWARDED_MAX: Final = 256
 """Proposals and confirmations that a voter works on for one member at a time; further ones are
 refused (TooMany)."""

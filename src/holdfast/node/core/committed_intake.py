@@ -192,9 +192,12 @@ class CommitPageIntake:
             counted = same and first.sequence <= max(standing.applied, last.sequence)
             if first.order <= last.order or counted:
                 return f"its fence {first} is not newer than {last}, of commit {standing.number}"
-            if same and first.lease_epoch == last.lease_epoch:
-                if first.coordinator != last.coordinator:
-                    return f"lease epoch {first.lease_epoch} was that of {last.coordinator!r}"
+            if (
+                same
+                and first.lease_epoch == last.lease_epoch
+                and first.coordinator != last.coordinator
+            ):
+                return f"lease epoch {first.lease_epoch} was that of {last.coordinator!r}"
         decided = tx.intents_known(self._page.mesh, [line.record.id for line in fresh])
         for line in fresh:
             if line.record.id in decided:
