@@ -17,7 +17,7 @@ from holdfast.rules.quorum.commit_record import CommitRecord
 from holdfast.rules.quorum.view import EntityRevision
 from holdfast.rules.reconcile import Outcome
 from support.commit_pages import mission, page_of, voter_with, with_line, with_record
-from support.envelopes import state_set
+from support.envelopes import make_id, state_set
 from support.quorum_state import fence
 
 ENVELOPES = [mission("a"), mission("b"), mission("a", "u", base=7), mission("c")]
@@ -63,7 +63,7 @@ LIES: dict[str, Callable[[CommitPage], CommitPage]] = {
     "another first number": lambda page: replaced(page, first=2, end=9),
     "another mesh in its head": lambda page: replaced(page, mesh="other"),
     "another mesh in a record": lambda page: with_record(page, 1, mesh="other"),
-    "another id in a record": lambda page: with_record(page, 1, id=b"x" * 16),
+    "another id in a record": lambda page: with_record(page, 1, id=make_id(77)),
     "another fingerprint": lambda page: with_record(page, 1, fingerprint=b"x" * 32),
     "another envelope": other_envelope,
     "a fence that falls": lambda page: with_record(page, 2, fence=fence(1)),

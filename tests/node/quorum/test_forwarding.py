@@ -273,8 +273,8 @@ async def test_Q9_a_confirmed_read_waits_until_everything_before_it_is_folded_he
     assert status.confirmed_ms is not None
     assert [(one.peer, one.place, one.leads) for one in status.members] == [("ana", "voter", True)]
     assert world.changes == 2  # a voter answered, and said who coordinates
+    world.orders["ana"].commit(encode(mine("b")))
     with pytest.raises(NoQuorum, match="1 are here in time"):
-        world.orders["ana"].commit(encode(mine("b")))
         await world.member.confirm(timeout_ms=50)
 
 
