@@ -19,6 +19,7 @@ from holdfast.protocol.bus_mesh import (
     CommitsPage,
     CommitsRefused,
     CommitsTold,
+    MeshesShared,
     encode_word,
     read_word,
 )
@@ -29,6 +30,7 @@ from holdfast.storage.ports import Reader
 from support.commit_pages import mission, page_of, voter_with, with_record
 from support.envelopes import MESH, make_id
 from support.mesh_links import MemoryLink, MeshNode, connect, cut, until
+from support.mesh_links import line as line_between
 from support.nodes import Nodes
 from support.sole_voter import SoleVoter, give_voters
 from support.source import HandClock
@@ -227,8 +229,10 @@ def test_Q4_a_peer_that_sends_what_is_no_page_or_was_not_asked_is_refused(
 ) -> None:
     async def story() -> None:
         async with sharing(nodes, "ana", "bob") as (ana, bob):
-            end = connect(ana, bob)
-            line = end.other
+            # ana's own exchange knows nothing of this link: what she says is said here.
+            _, line = line_between(ana, bob)
+            bob.exchange.link_up(line)
+            line.receive(Stream.MESH, encode_word(MeshesShared([MESH], True)))
             await until(lambda: bool(bob.exchange.status().peers[0].meshes), (bob,), PATIENCE_S)
             line.receive(Stream.MESH, encode_word(CommitsTold([(MESH, 9)])))
             await until(lambda: said(line, CommitsAsked) == 1, (bob,), PATIENCE_S)
