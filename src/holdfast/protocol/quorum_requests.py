@@ -1,90 +1,45 @@
-"""What a member without a vote asks voters: requests of the bus.
+"""What members of a mesh ask its voters, as requests of the bus.
 
-    holdfast.quorum.propose   a member that may write   ProposeAsked ─► ProposeGiven
-    holdfast.quorum.confirm   a member that may read    ConfirmAsked ─► ConfirmGiven
+    holdfast.quorum.operate    a voter, at the coordinator    OperateAsked ─► nothing
 
-Any voter answers, whoever coordinates. Both answers name a number: when the asker has folded the
-order up to there, it has what the answer is about. Bodies are msgpack arrays.
+Bodies are MessagePack arrays. An error comes back with its code.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from holdfast.rules.envelope import IntentId, Moment
-from holdfast.rules.errors import BadAnswer
-from holdfast.rules.limits import (
-    INTENT_OPERATIONS_MAX,
-    MESH_SLUG_CHARS_MAX,
-    PROPOSED_ENVELOPE_BYTES_MAX,
-    QUORUM_MEMBERS_MAX,
-    REASON_CHARS_MAX,
-    REQUEST_MS_MAX,
-)
-from holdfast.rules.quorum.view import Clash, EntityRevision
-from holdfast.rules.reconcile import Outcome
+from holdfast.rules.errors import BadQuorumMessage
+from holdfast.rules.limits import MESH_SLUG_CHARS_MAX, PEER_ID_BYTES_MAX, REASON_CHARS_MAX
 
-PROPOSE: Final = "holdfast.quorum.propose"
-CONFIRM: Final = "holdfast.quorum.confirm"
-
-Slug = Annotated[str, Meta(max_length=MESH_SLUG_CHARS_MAX)]
-Patience = Annotated[int, Meta(ge=1, le=REQUEST_MS_MAX)]
+OPERATE: Final = "holdfast.quorum.operate"
+OperatorVerb = Literal["add", "remove", "transfer", "step_down"]
 
 
-class ProposeAsked(msgspec.Struct, array_like=True, frozen=True):
-    mesh: Slug
-    id: IntentId
-    raw: Annotated[bytes, Meta(max_length=PROPOSED_ENVELOPE_BYTES_MAX)]
-    timeout_ms: Patience
+class OperateAsked(msgspec.Struct, array_like=True, frozen=True):
+    """An operator of another voter wants something of the coordinator."""
+
+    mesh: Annotated[str, Meta(max_length=MESH_SLUG_CHARS_MAX)]
+    verb: OperatorVerb
+    peer: Annotated[str, Meta(max_length=PEER_ID_BYTES_MAX)]
+    """Empty: whoever is best, of a transfer."""
+    timeout_ms: Annotated[int, Meta(ge=0, le=1 << 31)]
 
 
-class ProposeGiven(msgspec.Struct, array_like=True, frozen=True):
-    """What became of an envelope, as the voter has folded it."""
-
-    upto: Moment
-    """The commit up to which the asker has to fold to see it."""
-    number: Moment | None
-    """The number of its commit; None if it is no part of the order, or was so before."""
-    outcome: Outcome | None
-    reason: str
-    detail: Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
-    revisions: Annotated[tuple[EntityRevision, ...], Meta(max_length=INTENT_OPERATIONS_MAX)]
-    clashes: Annotated[tuple[Clash, ...], Meta(max_length=INTENT_OPERATIONS_MAX)]
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(OperateAsked)
 
 
-class ConfirmAsked(msgspec.Struct, array_like=True, frozen=True):
-    mesh: Slug
-    timeout_ms: Patience
+def encode_operate(asked: OperateAsked) -> bytes:
+    return _encode(asked)
 
 
-class MemberTold(msgspec.Struct, array_like=True, frozen=True):
-    """A member of the group that decides, as the voter knows it."""
-
-    id: Moment
-    peer: str
-    votes: bool
-    leads: bool
-
-
-class ConfirmGiven(msgspec.Struct, array_like=True, frozen=True):
-    """Everything that was committed before the question has a number up to this one."""
-
-    number: Moment
-    lease_epoch: Moment
-    coordinator: str
-    members: Annotated[tuple[MemberTold, ...], Meta(max_length=QUORUM_MEMBERS_MAX)]
-
-
-T = TypeVar("T", ProposeAsked, ProposeGiven, ConfirmAsked, ConfirmGiven)
-encode: Final = msgspec.msgpack.Encoder().encode
-
-
-def decode(body: bytes, kind: type[T]) -> T:
-    """Raises BadAnswer."""
+def decode_operate(body: bytes) -> OperateAsked:
     try:
-        return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"a {kind.__name__} of a peer cannot be read: {error}") from None
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = str(error)[:REASON_CHARS_MAX]
+        raise BadQuorumMessage(f"what an operator asks cannot be read: {why}") from None

@@ -1098,6 +1098,23 @@ QUORUM_SEND_BYTES: Final = MIB
 """What a driver reads at a time for a member that lags."""
 QUORUM_FOLD_BYTES: Final = MIB
 """What a driver hands to the fold at a time."""
+QUORUM_TICK_MS: Final = 100
+"""The heartbeat of a group; an election takes 10 to 20 of them."""
+QUORUM_STALL_TICKS: Final = 5
+"""A loop that ran so many ticks late has stood still: what waits on the links is read before anyone
+concludes anything from a silence."""
+QUORUM_STALL_TURNS: Final = 3
+"""How often it reads them, then."""
+QUORUM_OFFER_TICKS: Final = 10
+"""A member that does not answer yet is told so often that it belongs to a group."""
+QUORUM_WORDS_MAX: Final = 4096
+"""Messages of groups in one frame between two nodes."""
+QUORUM_WORDS_BYTES: Final = 256 * KIB
+"""And their bytes, beside one message that may be larger."""
+QUORUM_QUEUE_BYTES: Final = 4 * MIB
+"""What waits for room on a link to a voter; what is more is dropped, and sent again later."""
+QUORUM_CHANGE_MS: Final = 30 * SECOND_MS
+"""How long a change of the voters waits to be done, unless its caller says otherwise."""
 COMMIT_PAGE_ROWS: Final = 512
 """Commits in one page for a node without a vote; a page with more is refused."""
 COMMIT_PAGE_BYTES: Final = 512 * KIB
@@ -1107,16 +1124,8 @@ COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
 COMMIT_TROUBLES_KEPT: Final = 16
 """Commits of a mesh about which this node and others disagree that are kept for the doctor; the
 first ones, because the rest follows from them."""
-COMMIT_WAIT_MS: Final = 20 * SECOND_MS
-"""How long a member lets another one wait for the next commit before it answers that there is
-none."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
-COMMIT_BACK_MS: Final = 2 * SECOND_MS
-"""After a failure a member is not asked for commits for so long; the pause doubles up to the
-longest."""
-COMMIT_BACK_MS_MAX: Final = 60 * SECOND_MS
-"""The longest pause."""
 FORWARD_TRY_MS: Final = 5 * SECOND_MS
 """How long one voter may take to answer a proposal that a member without a vote forwards, before
 the next one is asked. The same id is committed once, whoever is asked."""
@@ -1167,6 +1176,22 @@ AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
 """The longest key or token in a snapshot of auth material; a longer one is refused."""
 QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 """How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""
+QUORUM_COMMIT_MS: Final = 5 * SECOND_MS
+"""How long a strong write waits for a quorum before it is queued or refused, unless its caller says
+otherwise; a try of a write that waits has as long."""
+QUORUM_CONFIRM_MS: Final = 5 * SECOND_MS
+"""How long a linearizable read waits for its confirmation, unless its caller says otherwise."""
+QUORUM_WAIT_MS_MAX: Final = 10 * 60 * SECOND_MS
+"""The longest time that a caller may give a strong write, a read or the wait for a lease."""
+QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
+"""How long it is tried to give up a write whose outcome is unknown, where none may be queued."""
+QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
+"""How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
+name that snapshot."""
+LEASE_TTL_MS: Final = 30 * SECOND_MS
+"""How long a lease lasts without a renewal, unless its holder asks for another time."""
+LEASE_RENEW_PAUSE_MS: Final = 200
+"""How long a holder waits after a renewal that found no quorum before it sends the next."""
 # etcd as the quorum
 ETCD_ENDPOINTS_MAX: Final = 16
 """Members of an etcd that an address may name; more are refused."""

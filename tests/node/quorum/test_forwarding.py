@@ -16,7 +16,7 @@ from holdfast.node.core.metrics import Metrics
 from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.forwarding import ForwardedOrder
 from holdfast.node.quorum.voter_service import VoterService
-from holdfast.protocol import quorum_requests as wire
+from holdfast.protocol import forward_requests as wire
 from holdfast.rules.bodies import Nothing
 from holdfast.rules.bus.meshes.membership import MemberStanding
 from holdfast.rules.envelope import Envelope, encode
@@ -178,6 +178,9 @@ async def test_Q3_a_member_without_a_vote_writes_and_reads_its_own_write_at_home
     made = await task
     assert (made.outcome, made.number, made.offset) == (Outcome.APPLIED, 1, 1)
     assert [one.id for one in made.revisions] == ["a"]
+    assert (made.op, made.entity) == ("entity.change", "mission/a")
+    assert made.fence is not None
+    assert made.fence.coordinator == "ana"
     assert world.engine.store.write(lambda tx: tx.entity_get(MESH, "mission", "a")) is not None
     status = world.member.status()
     assert (status.part, status.has_quorum, status.coordinator) == ("member", True, "ana")

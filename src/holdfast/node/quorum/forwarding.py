@@ -19,8 +19,8 @@ from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.ports import OrderMember, OrderStatus
-from holdfast.protocol import quorum_requests as wire
-from holdfast.protocol.quorum_requests import (
+from holdfast.protocol import forward_requests as wire
+from holdfast.protocol.forward_requests import (
     CONFIRM,
     PROPOSE,
     ConfirmAsked,
@@ -29,6 +29,7 @@ from holdfast.protocol.quorum_requests import (
     ProposeGiven,
     decode,
 )
+from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
     BadAnswer,
     BusError,
@@ -44,6 +45,7 @@ from holdfast.rules.errors import (
     UnknownPeer,
 )
 from holdfast.rules.limits import FORWARD_TRY_MS, REQUEST_MS_MAX, SECOND_MS
+from holdfast.rules.quorum.known_intents import intent_of
 from holdfast.storage.ports import Reader
 from holdfast.transport.remote_errors import error_by_code
 
@@ -112,20 +114,27 @@ class ForwardedOrder:
                 )
         finally:
             self._waiting -= 1
+        return self._made(id, raw, given)
+
+    def _made(self, id: bytes, raw: bytes, given: ProposeGiven) -> Committed:
+        """What became of it, with where it stands here. An intent that was given up stands
+        nowhere.
+        """
+        envelope = decode_trusted(raw)
+        commit = self._engine.read("quorum.commit", lambda tx: tx.commit_of(self.mesh, id))
         return Committed(
             id,
             given.outcome,
             given.reason,
             given.detail,
             given.number,
-            self._offset(id),
+            None if commit is None else commit.offset,
             given.revisions,
             given.clashes,
+            envelope.op,
+            envelope.entity,
+            None if commit is None else intent_of(commit.record).fence,
         )
-
-    def _offset(self, id: bytes) -> int | None:
-        commit = self._engine.read("quorum.commit", lambda tx: tx.commit_of(self.mesh, id))
-        return None if commit is None else commit.offset
 
     # --- reads -------------------------------------------------------------------------------
 

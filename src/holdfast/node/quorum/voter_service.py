@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.ports import MeshOrder
-from holdfast.protocol import quorum_requests as wire
-from holdfast.protocol.quorum_requests import (
+from holdfast.protocol import forward_requests as wire
+from holdfast.protocol.forward_requests import (
     CONFIRM,
     PROPOSE,
     ConfirmAsked,
