@@ -61,6 +61,13 @@ class CommitPage(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The number of the last commit that the source has."""
 
 
+class CommitsHeld(msgspec.Struct, frozen=True):
+    """How far a node is in the orders of meshes with voters."""
+
+    commits: dict[str, int]
+    """By mesh: the number of the last commit that it has."""
+
+
 class CheckedLine(msgspec.Struct, frozen=True, gc=False):
     """A row of a page that was read and checked."""
 
