@@ -19,6 +19,7 @@
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
+    │   │                    AuthChannelClosed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
@@ -1066,6 +1067,14 @@ class AuditForked(Conflict, code="audit_forked"):
 
 class AuditGap(Conflict, code="audit_gap", hint="bring the events in between first"):
     """An event of an audit stream came before others of its origin that precede it."""
+
+
+class AuthChannelClosed(
+    NotAllowed,
+    code="auth_channel_closed",
+    hint="set auth_channel = true under [quorum] in the settings of that node, then reload it",
+):
+    """Auth material was brought to, or asked of, a node whose channel for it is closed."""
 
 
 class NoVoters(Conflict, code="no_voters"):

@@ -18,6 +18,8 @@ from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
+from holdfast.node.bus.auth_channel import AuthChannel
+from holdfast.node.bus.auth_material import AuthMaterial
 from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
@@ -32,6 +34,7 @@ from holdfast.node.bus.seal_secret import seal_secret
 from holdfast.node.bus.standing import MeshExchangeView
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.quorum.api import QuorumApi
 from holdfast.node.settings import Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import Stream
@@ -62,6 +65,8 @@ class BusHost:
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
         self._rights = CapabilityPeers(engine, self._own_key)
         self._member_peers.static = settings.bus.static_peers
+        self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
+        self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
         self._write = writer.write
         self._store = SqliteMeshStore(
             store,
@@ -110,6 +115,8 @@ class BusHost:
     """This node's side of its meshes without a broker."""
     exchange: MeshExchange
     """The meshes that are shared over the bus."""
+    quorum: QuorumApi
+    """The quorums of this home's meshes."""
 
     async def _unlock(self) -> None:
         """Opens the seal of messages at rest. Raises WrongKey, also if no key is to be had."""
@@ -139,6 +146,7 @@ class BusHost:
             self.exchange.know_keys(self._member_peers.keys_of)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
+            self.auth.start(self.bus, self._peers)
         except BaseException:
             await self.bus.close()
             raise
@@ -159,7 +167,7 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=HomeDirectory(self._engine, self.directory, self._member_peers, self._rights),
+                peers=self._peers,
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,
