@@ -1142,11 +1142,19 @@ QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 QUORUM_COMMIT_MS: Final = 5 * SECOND_MS
 """How long a strong write waits for a quorum before it is queued or refused, unless its caller says
 otherwise; a try of a write that waits has as long."""
+QUORUM_CONFIRM_MS: Final = 5 * SECOND_MS
+"""How long a linearizable read waits for its confirmation, unless its caller says otherwise."""
 QUORUM_WAIT_MS_MAX: Final = 10 * 60 * SECOND_MS
 """The longest time that a caller may give a strong write, a read or the wait for a lease."""
+QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
+"""How long it is tried to give up a write whose outcome is unknown, where none may be queued."""
 QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
 """How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
 name that snapshot."""
+LEASE_TTL_MS: Final = 30 * SECOND_MS
+"""How long a lease lasts without a renewal, unless its holder asks for another time."""
+LEASE_RENEW_PAUSE_MS: Final = 200
+"""How long a holder waits after a renewal that found no quorum before it sends the next."""
 QUORUM_CHANGE_MS: Final = 60 * SECOND_MS
 """How long a change of the voters, a transfer or a replay may take, unless its caller says."""
 QUORUM_PAGE_ROWS: Final = 500

@@ -76,6 +76,11 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     offset: int | None = None
     revisions: tuple[EntityRevision, ...] = ()
     clashes: tuple[Clash, ...] = ()
+    op: str = ""
+    entity: str = ""
+    """What it was about, for those who wait for it."""
+    fence: FenceToken | None = None
+    """Of its commit; of an intent that was decided before, that of the first time."""
 
     @property
     def id(self) -> str | None:
@@ -138,13 +143,14 @@ class CommitRun:
     ) -> list[Committed]:
         """What became of each entry; numbers are given in the order of the entries that count."""
         results: list[Committed] = []
-        for envelope, one in zip(self._read, decided, strict=True):
+        for entry, envelope, one in zip(self._entries, self._read, decided, strict=True):
             if isinstance(one, Refused) or isinstance(envelope, Refused):
                 assert isinstance(one, Refused), "what cannot be read is not decided"
                 results.append(_refused(one))
                 continue
             counts = one.counts
             number += counts
+            first = None if one.first is None else one.first.fence
             results.append(
                 Committed(
                     envelope.id,
@@ -155,6 +161,9 @@ class CommitRun:
                     offsets[number] if counts else None,
                     one.revisions,
                     one.clashes,
+                    envelope.op,
+                    envelope.entity,
+                    entry.fence if counts else first,
                 )
             )
         return results
