@@ -1104,12 +1104,20 @@ class NotCommitted(
 
 
 class NotFresh(
-    Refused, code="not_fresh", http_status=503, hint="ask again, or allow an older answer"
+    Refused,
+    code="not_fresh",
+    exit_code=6,
+    http_status=503,
+    hint="ask again, or allow an older answer",
 ):
     """A linearizable read was demanded and cannot be had now."""
 
 
 class TooStale(
-    Refused, code="too_stale", http_status=503, hint="ask again, or allow an older answer"
+    Refused,
+    code="too_stale",
+    exit_code=6,
+    http_status=503,
+    hint="ask again, or allow an older answer",
 ):
     """What can be read now is older than the caller allows."""
