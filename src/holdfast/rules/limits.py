@@ -1098,6 +1098,23 @@ QUORUM_SEND_BYTES: Final = MIB
 """What a driver reads at a time for a member that lags."""
 QUORUM_FOLD_BYTES: Final = MIB
 """What a driver hands to the fold at a time."""
+QUORUM_TICK_MS: Final = 100
+"""The heartbeat of a group; an election takes 10 to 20 of them."""
+QUORUM_STALL_TICKS: Final = 5
+"""A loop that ran so many ticks late has stood still: what waits on the links is read before anyone
+concludes anything from a silence."""
+QUORUM_STALL_TURNS: Final = 3
+"""How often it reads them, then."""
+QUORUM_OFFER_TICKS: Final = 10
+"""A member that does not answer yet is told so often that it belongs to a group."""
+QUORUM_WORDS_MAX: Final = 4096
+"""Messages of groups in one frame between two nodes."""
+QUORUM_WORDS_BYTES: Final = 256 * KIB
+"""And their bytes, beside one message that may be larger."""
+QUORUM_QUEUE_BYTES: Final = 4 * MIB
+"""What waits for room on a link to a voter; what is more is dropped, and sent again later."""
+QUORUM_CHANGE_MS: Final = 30 * SECOND_MS
+"""How long a change of the voters waits to be done, unless its caller says otherwise."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""

@@ -32,12 +32,17 @@ from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MemberGrants
 from holdfast.node.bus.seal_secret import seal_secret
 from holdfast.node.bus.standing import MeshExchangeView
+from holdfast.node.bus.voters import MeshVoters
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
-from holdfast.node.quorum.api import QuorumApi
+from holdfast.node.quorum.embedded.groups import EmbeddedGroups
+from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.orders import NodeOrders
+from holdfast.node.quorum.service.local_quorum import LocalQuorum
 from holdfast.node.settings import Settings
 from holdfast.node.trust.own_key import OwnKey
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.protocol.quorum_requests import OPERATE
 from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.rules.keys import public_key
 from holdfast.rules.outbox import is_peer_lane
@@ -64,6 +69,12 @@ class BusHost:
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
         self._rights = CapabilityPeers(engine, self._own_key)
+        self.voters = MeshVoters(engine, self._own_key, self._member_peers)
+        self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
+        self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
+        orders = NodeOrders(engine, self.groups, self.operators)
+        self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
+        orders.on_order = self.quorum.look
         self._member_peers.static = settings.bus.static_peers
         self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
         self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
@@ -98,7 +109,13 @@ class BusHost:
             host = cls(engine, store, paths, settings)
             await host._unlock()
             await host._store.start()
-            await host._begin()
+            await host.groups.start()
+            try:
+                await host._begin()
+                await host.quorum.start()
+            except BaseException:
+                await host.groups.close()
+                raise
         except BaseException:
             lock.close()
             raise
@@ -115,8 +132,6 @@ class BusHost:
     """This node's side of its meshes without a broker."""
     exchange: MeshExchange
     """The meshes that are shared over the bus."""
-    quorum: QuorumApi
-    """The quorums of this home's meshes."""
 
     async def _unlock(self) -> None:
         """Opens the seal of messages at rest. Raises WrongKey, also if no key is to be had."""
@@ -138,8 +153,10 @@ class BusHost:
             self.members = MeshMembers(
                 self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
             )
+            self.voters.members = self.members
             await self.members.take_over()
             self.members.start(self.bus)
+            self.bus.serve(OPERATE, self.operators.operate_asked)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
@@ -151,6 +168,7 @@ class BusHost:
             await self.bus.close()
             raise
         self.bus.attach(self.exchange)
+        self.bus.attach(self.groups.links)
         for part in self._parts:
             self.bus.attach(part())
 
@@ -237,6 +255,8 @@ class BusHost:
         if lock is None:
             return
         try:
+            await self.quorum.close()
+            await self.groups.close()
             await self.bus.close()
         finally:
             lock.close()
@@ -251,7 +271,7 @@ class _LinkNews:
     def link_up(self, link: Link) -> None:
         self._tell({"name": link.name, "state": "up", "address": link.address})
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         return False
 
     def link_down(self, link: Link) -> None:

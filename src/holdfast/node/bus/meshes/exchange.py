@@ -31,7 +31,7 @@ from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_link import MeshLink
 from holdfast.node.bus.standing import MeshExchangeView, MeshPeerView, StreamView
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.meshes.streams import StreamRow
@@ -164,9 +164,9 @@ class MeshExchange:
         mesh_link = self._links[label] = MeshLink(self._context, link, label)
         self._context.start(self._introduce(mesh_link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         mesh_link = self._of(link)
-        if mesh_link is None:
+        if mesh_link is None or kind is not FrameKind.MESH:
             return False
         mesh_link.frame(stream, body)
         self._hold_soon()

@@ -20,8 +20,14 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.commit import CommittedEntry
+from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.open_changes import (
+    ChangeAnswered,
+    OpenChanges,
+    OpenTransfers,
+    TransferAnswered,
+)
 from holdfast.node.quorum.embedded.open_proposals import Answered, OpenProposals, ProposalEnd
 from holdfast.node.quorum.embedded.open_reads import OpenReads, ReadAnswered
 from holdfast.node.quorum.embedded.ports import (
@@ -30,14 +36,12 @@ from holdfast.node.quorum.embedded.ports import (
     GroupDisk,
     VoterNet,
 )
-from holdfast.rules.errors import BadQuorumMessage, HoldfastError
+from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import QUORUM_CACHE_BYTES, QUORUM_FOLD_BYTES, QUORUM_SEND_BYTES
 from holdfast.rules.quorum.coordinated import (
     CoordinatedEntry,
-    decode_coordinated,
     encode_coordinated,
 )
-from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import (
     Alarm,
@@ -57,12 +61,15 @@ from holdfast.rules.quorum.raft.effects import (
 )
 from holdfast.rules.quorum.raft.events import (
     AskRead,
+    ChangeMembers,
     DiskChanged,
     DiskWrote,
     Propose,
     RaftEvent,
     Receive,
+    StepDown,
     Tick,
+    TransferLeadership,
 )
 from holdfast.rules.quorum.raft.machine import step
 from holdfast.rules.quorum.raft.messages import (
@@ -105,6 +112,7 @@ class GroupDriver:
         """
         self.state = state
         self.proposals, self.reads = OpenProposals(), OpenReads()
+        self.changes, self.transfers = OpenChanges(), OpenTransfers()
         self.fold_error: HoldfastError | None = None
         """Why committed entries are not applied at the moment; the next tick tries again."""
         self._name = name
@@ -150,6 +158,8 @@ class GroupDriver:
         self.handle(Tick(draw))
         self.proposals.tick()
         self.reads.tick()
+        self.changes.tick()
+        self.transfers.tick()
         if self._ticks % self.state.timing.election == 0:
             # A message to the leader may have been lost: what is asked again is done once.
             self.proposals.again()
@@ -178,10 +188,34 @@ class GroupDriver:
         self.reads.add(ticks, answered)
         self._pump_soon()
 
+    def change(self, change: ChangeMembers, ticks: int, answered: ChangeAnswered) -> None:
+        """Wants a member added, promoted or removed. `answered` hears what became of it when this
+        node has applied the change, at once if it is refused (who does not lead refuses all), and
+        None if that is unknown after so many ticks.
+        """
+        self.changes.add(ticks, answered)
+        self.handle(change)
+
+    def transfer(self, to: int, ticks: int, answered: TransferAnswered) -> None:
+        """Wants that voter to lead, or the best one (0). `answered` hears True when another voter
+        leads, and False if this node goes on, does not lead itself, or time is over.
+        """
+        if self.state.role != "leader":
+            answered(False)
+            return
+        self.transfers.add(ticks, answered)
+        self.handle(TransferLeadership(to))
+
+    def step_down(self) -> None:
+        """Stops leading at once, if this node leads."""
+        self.handle(StepDown())
+
     def end(self) -> None:
         """The node stops: callers hear that their outcome is open."""
         self.proposals.end_all()
         self.reads.end_all()
+        self.changes.end_all()
+        self.transfers.end_all(handed_over=False)
 
     def _pump_soon(self) -> None:
         if not self._pumping:
@@ -274,7 +308,10 @@ class GroupDriver:
                 self.reads.confirmed(read.number, read.index, self._fold.applied)
             else:
                 self.reads.failed(read.number)
+        if effects.change is not None:
+            self.changes.judged(effects.change, self.state.term)
         if effects.role is not None:
+            self.transfers.role(effects.role, self.state.me)
             if effects.role.leader:
                 # Another leader may lack what the last one had.
                 self.proposals.again()
@@ -285,6 +322,8 @@ class GroupDriver:
             self.proposals.again()
             self._pump_soon()
         for alarm in effects.alarms:
+            if alarm.name == "transfer_failed":
+                self.transfers.end_all(handed_over=False)
             self._hooks.on_alarm(alarm)
 
     def _tell_proposals(self, outcome: ProposalOutcome) -> None:
@@ -318,24 +357,8 @@ class GroupDriver:
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
         self._folding = True
-        self._fold.fold(self._readable(first, entries), upto, self._folded)
-
-    def _readable(self, first: int, entries: Sequence[RaftEntry]) -> list[CommittedEntry]:
-        """The envelopes among entries. What no coordinator can have written is passed over by every
-        node alike.
-        """
-        readable = []
-        for index, entry in enumerate(entries, first):
-            if entry.kind != "data":
-                continue
-            try:
-                read = decode_coordinated(entry.payload)
-            except BadQuorumMessage as error:
-                log.error("entry %d of the quorum is passed over: %s", index, error.message)
-                continue
-            fence = FenceToken(self.state.incarnation, entry.term, read.coordinator, index)
-            readable.append(CommittedEntry(read.envelope, fence, read.committed_at, index))
-        return readable
+        run = readable_entries(self.state.incarnation, first, entries)
+        self._fold.fold(run, upto, self._folded)
 
     def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:
         self._folding = False
@@ -348,4 +371,5 @@ class GroupDriver:
             self._later.discard(one.id)
             self.proposals.applied(one.id, one.index, one.result)
         self.reads.applied(self._fold.applied)
+        self.changes.applied(self._fold.applied, self.state.log.term_at)
         self._fold_next()
