@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.library.node import Node
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
+from holdfast.node.quorum.service.operators import QuorumOperators
 from holdfast.rules.bodies import Body, Nothing, encode_body, encode_value
 from holdfast.rules.quorum.intents import (
     EntityChange,
@@ -54,7 +55,7 @@ class QuorumHome:
             self.engine,
             write(writer.write),
             shared.order_of(node.peer),
-            NoOperators(),
+            cast(QuorumOperators, None),  # these tests need none
             monotonic_ms=lambda: self.clock_ms,
             chance=lambda: 0.0,
             **settings,
@@ -85,15 +86,6 @@ class QuorumHome:
     def missions(self) -> dict[str, str]:
         rows = self.read(lambda tx: tx.entity_list(MESH, "mission", "", 1000))
         return {row.id: row.fields.decode() for row in rows}
-
-
-class NoOperators:
-    """Whom these tests need not ask."""
-
-    async def init(self, mesh: str, voters: tuple[str, ...], *, engine: str) -> Any:
-        raise AssertionError("nobody asks for it here")
-
-    add = remove = transfer = step_down = recover = init  # type: ignore[assignment]
 
 
 def operation(

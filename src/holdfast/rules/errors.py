@@ -29,7 +29,7 @@
     │                        OutboxAgeAboveWindow NotFresh TooStale EtcdTooOld EtcdRefused
     │                        NoQuorum
     ├── Unknown            it may have happened; retry with the same id
-    │   └── directly         OutcomeUnknown
+    │   └── directly         OutcomeUnknown WriteQueued
     ├── Broken             stop, look, repair
     │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
     │                        BlobCorrupt QuorumSetBack
@@ -741,6 +741,15 @@ class OutcomeUnknown(
     hint="reopen the home and retry with the same id: it is applied once at most",
 ):
     """The connection or the disk failed while a write was on its way."""
+
+
+class WriteQueued(
+    Unknown,
+    code="write_queued",
+    http_status=503,
+    hint="it is on the disk and tried again by itself; ask again with the same id",
+):
+    """A write of a task found no quorum in time. It waits, and may be committed later."""
 
 
 # --- Broken ------------------------------------------------------------------------------------

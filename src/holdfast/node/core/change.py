@@ -120,20 +120,20 @@ class Change:
         )
 
     def __call__(self, tx: Transaction) -> Receipt:
+        if self.op in _DECIDED:
+            refuse_undecided(tx, self.mesh, self.op)
         if self.given:
             known = self.known(tx)
             if known is not None:
                 return known
         return self.carry_out(tx)
 
-    def known(self, tx: Transaction) -> Receipt | None:
+    def known(self, tx: Reader) -> Receipt | None:
         """The receipt of an earlier call with this id; None if there was none."""
         return known_receipt(tx, self.id, self.fingerprint, self.mesh)
 
     def carry_out(self, tx: Transaction) -> Receipt:
         ctx = self.ctx
-        if self.op in _DECIDED:
-            refuse_undecided(tx, self.mesh, self.op)
         lamport, seq, lane, on_bus = tx.tick(self.mesh)
         find = CURRENT.get(self.op)
         current = None if find is None else find(tx, self, self.body)

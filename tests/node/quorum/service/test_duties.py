@@ -186,7 +186,7 @@ def test_Q12_how_long_a_silence_may_last_is_a_setting_of_the_mesh(
     kind: str, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with quorum_homes(kind, tmp_path, "ana", "bob", "cyd") as (ana, bob, cyd):
+        async with quorum_homes(kind, tmp_path, "ana", "bob", "cyd") as (ana, _bob, cyd):
             cyd.order.cut = True
             ana.order.heard["cyd"] = 500
             await later(ana, ms=1)

@@ -82,7 +82,7 @@ def test_Q6_waiting_writes_go_in_their_order_as_soon_as_a_quorum_is_heard(
 
 def test_Q6_every_attempt_counts_and_is_fenced_anew(kind: str, tmp_path: Path) -> None:
     async def story() -> None:
-        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):
+        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, _bob):
             ana.shared.unknown = True
             await ana.put("m", id=IDS[0])
             await comes_true(lambda: row_of(ana, IDS[0]).attempts > 0)
@@ -277,7 +277,7 @@ def test_Q13_replay_stands_still_while_it_is_paused_also_after_a_restart(
 
 def test_Q6_replay_for_one_node_takes_its_rows_only(kind: str, tmp_path: Path) -> None:
     async def story() -> None:
-        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):
+        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, _bob):
             ana.shared.lose_quorum()
             await ana.put("m", id=IDS[0])
             summary = await ana.api.replay_pending_writes_for_node("bob")
@@ -291,7 +291,7 @@ def test_Q6_replay_for_one_node_takes_its_rows_only(kind: str, tmp_path: Path) -
 
 def test_Q6_a_node_that_is_back_starts_the_replay(kind: str, tmp_path: Path) -> None:
     async def story() -> None:
-        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):
+        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, _bob):
             ana.shared.lose_quorum()
             await ana.put("m", id=IDS[0])
             ana.shared.has_quorum = True
