@@ -119,7 +119,8 @@ def quorum_daemon(folder: Path, settings: Settings | None = None) -> Iterator[Qu
             operators = SwitchedOperators(shared, api.node.peer)
             local = LocalQuorum(api.engine, writer.write, shared.order_of(api.node.peer), operators)
             await local.start()
-            host.quorum = local
+            local.settings = api.settings.quorum
+            host.quorum = host.api.quorum = local
             return shared, operators, local
 
         shared, operators, local = up.wait_for(begin())

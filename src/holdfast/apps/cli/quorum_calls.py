@@ -134,6 +134,8 @@ def freshness(fresh: DegradedRead) -> str:
     waits = f"; {fresh.queue_depth} of this node's writes wait" if fresh.queue_depth else ""
     if fresh.mode == "fresh":
         return f"fresh: confirmed by a majority at {fresh.as_of}{waits}"
+    if fresh.snapshot_version is None and not fresh.staleness_ms:
+        return f"degraded: nobody has confirmed it since this node started{waits}"
     snapshot = f", snapshot {fresh.snapshot_version[:12]}" if fresh.snapshot_version else ""
     whose = f" of {fresh.source_node_id}" if fresh.source_node_id else ""
     age = times.span(fresh.staleness_ms)

@@ -39,7 +39,7 @@ from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
-from holdfast.node.settings import Settings
+from holdfast.node.settings import QuorumSettings, Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.quorum_requests import OPERATE
@@ -75,6 +75,7 @@ class BusHost:
         orders = NodeOrders(engine, self.groups, self.operators)
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
         orders.on_order = self.quorum.look
+        self.quorum.settings = settings.quorum
         self._member_peers.static = settings.bus.static_peers
         self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
         self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
@@ -123,6 +124,7 @@ class BusHost:
         host.api.meshes_changed = host._meshes_changed
         host.api.exchanged = host._exchanged
         host.api.look_again = host.refresh
+        host.api.quorum = host.quorum
         host._lock = lock
         return host
 
@@ -226,6 +228,13 @@ class BusHost:
     ) -> ServedHere:
         """Offers a service that another process answers."""
         return await self.api.serve(service, answered_by(ask), most=most)
+
+    def set_quorum(self, settings: QuorumSettings) -> None:
+        """The operator says what is done without a majority, how long is waited, and with whom auth
+        material is exchanged.
+        """
+        self.quorum.settings = settings
+        self.auth.set(settings)
 
     def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
         """The operator says where peers are."""

@@ -229,7 +229,7 @@ class EntityDocument(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class EntityRead(msgspec.Struct, frozen=True, kw_only=True):
+class EntityReadDocument(msgspec.Struct, frozen=True, kw_only=True):
     entity: EntityDocument
     read: DegradedRead
 

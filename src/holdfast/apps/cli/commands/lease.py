@@ -19,20 +19,23 @@ from holdfast.apps.cli.quorum_calls import (
 )
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.quorum.documents import LeaseDocument
+from holdfast.node.quorum.remote import RemoteQuorum
 from holdfast.rules.bodies import encode_body
 from holdfast.rules.errors import BadInput, UnknownKey
-from holdfast.rules.limits import LEASE_GRACE_MS, QUORUM_PAGE_ROWS, QUORUM_WAIT_MS_MAX
-from holdfast.rules.quorum.intents import LeaseRelease, check_lease_name, check_ttl
+from holdfast.rules.limits import LEASE_GRACE_MS, LEASE_TTL_MS, QUORUM_PAGE_ROWS, QUORUM_WAIT_MS_MAX
+from holdfast.rules.quorum.intents import LeaseRelease
 from holdfast.rules.quorum.view import LeaseRow
 from holdfast.storage.ports import Reader
 
 lease_ = noun("lease", "A name that one holder at a time has, with a fence to show to others.")
 
 
-@verb(lease_, "run", writes=True)
+@verb(lease_, "run")
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True)
-@click.option("--ttl", default="30s", show_default=True, metavar="SPAN", help="Without a renewal.")
+@click.option(
+    "--ttl", metavar="SPAN", help="How long it lasts without a renewal; 30s if not given."
+)
 @click.option("--wait", metavar="SPAN", help="Wait for it so long; without: refused if it is held.")
 @click.option(
     "--grace",
@@ -43,7 +46,7 @@ def run(
     session: CommandSession,
     name: str,
     command: tuple[str, ...],
-    ttl: str,
+    ttl: str | None,
     wait: str | None,
     grace: str | None,
 ) -> int:
@@ -59,22 +62,24 @@ def run(
     fence lower than one it has seen: fences sort as text. Holdfast does so in its own writes:
     holdfast entity put … --fence "NAME@$HOLDFAST_FENCE".
     """
-    from holdfast.apps.cli.leased_command import HeldLease, run_leased
+    from holdfast.apps.cli.leased_command import run_leased
+    from holdfast.node.library.aio_lease import AsyncLease
 
-    check_lease_name(name)
-    ttl_ms = check_ttl(times.parse_span(ttl))
+    ttl_ms = LEASE_TTL_MS if ttl is None else times.parse_span(ttl)
     wait_ms = 0 if wait is None else times.parse_span(wait)
     if wait_ms > QUORUM_WAIT_MS_MAX:
         raise BadInput(f"{wait} is too long to wait", hint="wait for 10m at most, and try again")
     grace_ms = LEASE_GRACE_MS if grace is None else times.parse_span(grace)
     with open_quorum(session) as quorum:
         api = quorum.api
-        lease = HeldLease(api, quorum.mesh, name, ttl_ms, lambda: _row(quorum, name))
-        about = {"HOLDFAST_LEASE": name, "HOLDFAST_MESH": quorum.mesh}
+
+        async def reach() -> RemoteQuorum:
+            return api
 
         async def leased() -> int:
-            await lease.take(session.id, wait_ms)
-            session.talk(f"holding {name} under the fence {lease.fence}")
+            mesh = quorum.mesh
+            lease = AsyncLease(quorum.engine, mesh, reach, name, ttl_ms=ttl_ms, wait_ms=wait_ms)
+            about = {"HOLDFAST_LEASE": name, "HOLDFAST_MESH": mesh}
             return await run_leased(lease, command, about, grace_ms=grace_ms, talk=session.talk)
 
         return quorum.run(leased())

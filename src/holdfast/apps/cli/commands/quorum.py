@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.apps.cli import tables, times
 from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.quorum_calls import QuorumCalls, freshness, open_quorum
+from holdfast.apps.cli.quorum_calls import QuorumCalls, open_quorum
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.quorum.documents import QuorumView
 from holdfast.node.quorum.ports import OrderMember, OrderStatus
@@ -222,11 +222,11 @@ def _card(view: QuorumView) -> None:
         "confirmed": "not yet"
         if order.confirmed_ms is None
         else f"{times.span(order.confirmed_ms)} ago",
-        "reads": freshness(view.read),
         "minority": view.minority,
         "handoff": view.handoff,
         "replay": "paused" if view.paused else "on",
-        "writes": f"{writes.pending} wait, {writes.failed} failed; {view.conflicts} conflicts",
+        "writes": f"{writes.pending} wait, {writes.failed} failed",
+        "conflicts": view.conflicts,
     }
     tables.card(fields, list(fields))
 

@@ -98,7 +98,7 @@ async def _list(call: NodeRequest) -> Response:
 
 @routes.get(
     f"{_PATH}/entities/{{type}}/{{id:path}}",
-    answers={200: documents.EntityRead},
+    answers={200: documents.EntityReadDocument},
     params=READ,
     errors=(UnknownEntity, UnknownEntityType, *READS),
     local_only=True,
@@ -113,7 +113,7 @@ async def _get(call: NodeRequest) -> Response:
     if row is None or row.deleted:
         raise UnknownEntity(f"there is no {type} {id!r} in {mesh!r}")
     return call.answer(
-        documents.EntityRead(entity=documents.EntityDocument.of(mesh, row), read=fresh)
+        documents.EntityReadDocument(entity=documents.EntityDocument.of(mesh, row), read=fresh)
     )
 
 
