@@ -155,6 +155,21 @@ def test_Q13_the_status_tells_operators_what_they_must_know(up: QuorumUp) -> Non
     assert any("no majority" in text for text in call(up, "GET", "")[1]["warnings"])
 
 
+def test_Q13_U4_the_figures_say_what_the_status_says(up: QuorumUp) -> None:
+    put(up, "m1", "Sail")
+    up.lose_quorum()
+    put(up, "m2", "Row")
+    shown = up.ask("GET", "/metrics").body.decode()
+    found = dict(line.rsplit(" ", 1) for line in shown.splitlines() if "holdfast_quorum_" in line)
+    told = {name: float(value) for name, value in found.items() if not name.startswith("#")}
+    assert told['holdfast_quorum_majority_heard{mesh="team"}'] == 0
+    assert told['holdfast_quorum_lease_epoch{mesh="team"}'] == 1
+    assert told['holdfast_quorum_committed_index{mesh="team"}'] == 1
+    assert told['holdfast_quorum_writes{mesh="team",status="pending"}'] == 1
+    assert told['holdfast_quorum_member_linked{mesh="team",peer="ana"}'] == 1
+    assert told['holdfast_quorum_replay_paused{mesh="team"}'] == 0
+
+
 def test_Q13_voters_and_coordinators_change_by_call(up: QuorumUp) -> None:
     assert call(up, "POST", "/members/bo?timeout_ms=1500")[0] == 200
     assert call(up, "DELETE", "/members/bo")[0] == 200

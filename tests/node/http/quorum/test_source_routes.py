@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast.node.settings import QuorumSettings, Settings
+from holdfast.node.trust.own_key import OwnKey
 from holdfast.rules.errors import NotGranted
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import SYNC_ENVELOPES_MAX
+from holdfast.storage.files.home import HomePaths
+from holdfast.transport.peer_client import PeerClient
+from support.bus_homes import trust_of
+from support.daemon import make_home
 from support.envelopes import MESH, make_id
 from support.quorum_daemon import QuorumUp, quorum_daemon
 
@@ -172,3 +179,35 @@ def test_Q11_auth_material_has_a_switch_of_its_own_that_is_off(up: QuorumUp) -> 
         assert (answer.status, answer.code) == (403, "auth_channel_closed")
         assert "auth_channel = true" in answer.json["error"]["hint"]
     assert QuorumSettings().auth_channel is False
+
+
+def test_Q11_a_signed_hello_reads_and_writes_its_meshes_and_auth_needs_a_word_more(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        listen="127.0.0.1:0", quorum=QuorumSettings(auth_channel=True, auth_peers=["cy"])
+    )
+    bo = make_home(tmp_path / "bo", "bo")
+    with ExitStack() as ending:
+        up = ending.enter_context(quorum_daemon(tmp_path, settings))
+        node = ending.enter_context(holdfast.open(bo, sync="normal"))
+        trust = up.daemon.daemon.api.trust
+        theirs = trust_of(node)
+        up.daemon.run(lambda: trust.trust(theirs.card(), reads=[MESH]))
+        theirs.trust(up.daemon.card)
+        seed = OwnKey(node._engine, HomePaths(node.home)).seed
+        far = PeerClient(up.daemon.tls, us=("bo", seed), pinned=lambda: theirs.zone("ana"))
+        ending.callback(far.close)
+        client = far._calls
+        asked = json.dumps({"envelopes": [envelope(1)], "projectId": MESH}).encode()
+        said = json.loads(client.call("POST", "/api/mesh/sync", body=asked).body)
+        assert said["results"][0]["state"] == "committed"
+        assert client.call("GET", "/api/mesh/state").status == 200
+        for path in ("/api/settings/auth-export", f"/v1/meshes/{MESH}/quorum"):
+            with pytest.raises(NotGranted):
+                client.call("GET", path)
+        up.daemon.run(
+            up.daemon.daemon.api.bus.set_quorum,  # type: ignore[union-attr]
+            QuorumSettings(auth_channel=True, auth_peers=["bo"]),
+        )
+        assert client.call("GET", "/api/settings/auth-export").status == 200

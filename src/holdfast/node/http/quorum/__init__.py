@@ -13,5 +13,6 @@ The routes of the source document stand below `/api`, with its field names, for 
     nodes        who is there; auth material to another node
     settings     settings of the project; auth material in and out
 
-`held` finds the quorums of the daemon for all of them.
+`held` finds the quorums of the daemon for all of them, `access` says who may use the source's
+routes, `figures` has what `/metrics` tells.
 """
