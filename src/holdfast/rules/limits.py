@@ -1196,10 +1196,9 @@ AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
 QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 """How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""
 QUORUM_COMMIT_MS: Final = 5 * SECOND_MS
-"""How long a strong write waits for a quorum before it is queued or refused, unless its caller says
-otherwise; a try of a write that waits has as long."""
-QUORUM_CONFIRM_MS: Final = 5 * SECOND_MS
-"""How long a linearizable read waits for its confirmation, unless its caller says otherwise."""
+"""How long a strong write waits for a quorum before it is queued or refused, and a read for its
+confirmation, unless its caller or the settings say otherwise; a try of a write that waits has as
+long."""
 QUORUM_WAIT_MS_MAX: Final = 10 * 60 * SECOND_MS
 """The longest time that a caller may give a strong write, a read or the wait for a lease."""
 QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
@@ -1211,6 +1210,14 @@ LEASE_TTL_MS: Final = 30 * SECOND_MS
 """How long a lease lasts without a renewal, unless its holder asks for another time."""
 LEASE_RENEW_PAUSE_MS: Final = 200
 """How long a holder waits after a renewal that found no quorum before it sends the next."""
+QUORUM_PAGE_ROWS: Final = 500
+"""Entities, revisions, leases, writes or conflicts in one answer; more come with the next."""
+QUORUM_CONFLICTS_COUNTED: Final = 1000
+"""So far the conflicts that wait are counted for a status."""
+LEASE_GRACE_MS: Final = 10 * SECOND_MS
+"""How long a command that lost its lease may take to end before it is killed."""
+SYNC_ENVELOPES_MAX: Final = 100
+"""Envelopes in one call of the source's mesh sync; more are refused."""
 # etcd as the quorum
 ETCD_ENDPOINTS_MAX: Final = 16
 """Members of an etcd that an address may name; more are refused."""
