@@ -1206,6 +1206,9 @@ QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
 QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
 """How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
 name that snapshot."""
+QUORUM_DUTIES_AT_ONCE: Final = 256
+"""Leases that a coordinator lets expire, or tasks that it hands over, at a time; the rest
+follows."""
 LEASE_TTL_MS: Final = 30 * SECOND_MS
 """How long a lease lasts without a renewal, unless its holder asks for another time."""
 LEASE_RENEW_PAUSE_MS: Final = 200

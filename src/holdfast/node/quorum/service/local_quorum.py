@@ -44,6 +44,13 @@ class _Seat:
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
 
+    async def loaded(self) -> None:
+        """Returns when the queue was read from the disk. What failed before is tried again."""
+        loading = self.loading
+        if loading.done() and (loading.cancelled() or loading.exception() is not None):
+            self.loading = asyncio.create_task(self._load())
+        await asyncio.shield(self.loading)
+
     async def _load(self) -> None:
         await self.writes.replay.load()
         self.duties.load()
@@ -142,7 +149,7 @@ class LocalQuorum:
         """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
         self.begin(mesh)
         seat = self._seats[mesh]
-        await asyncio.shield(seat.loading)
+        await seat.loaded()
         return seat
 
     async def _writes(self, mesh: str) -> StrongWrites:
@@ -197,6 +204,10 @@ class LocalQuorum:
 
     async def replay(self, mesh: str, *, node: str | None = None) -> ReplaySummary:
         return await (await self._writes(mesh)).replay.replay(node)
+
+    async def queue_changed(self, mesh: str) -> None:
+        """Another program has added to the queue of a mesh: it is looked at again."""
+        (await self._writes(mesh)).replay.look_again()
 
     async def pause(self, mesh: str) -> None:
         await (await self._writes(mesh)).lane.pause()
