@@ -1025,6 +1025,12 @@ BUS_CLOCK_NOTED_MS: Final = HOUR_MS
 """How often a bus writes down what the clock shows, so that its next process notices a leap."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
+BUS_RIGHTS_MS: Final = 60 * SECOND_MS
+"""How often a member looks whether a right that an owner gave it has to be renewed."""
+BUS_LIFE_LOOK_MS: Final = SECOND_MS
+"""How often a link looks whether the sign of life has come that it has asked for."""
+BUS_LATE_MS: Final = 100
+"""A look that is this late tells that the process stood still; the peer has as much longer."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
