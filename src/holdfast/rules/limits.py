@@ -1134,6 +1134,26 @@ QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
 has refused one gets the next."""
 QUORUM_SNAPSHOT_RESEND_TICKS: Final = 10
 """After so many ticks without an answer a part of a snapshot is sent again."""
+COMMIT_PAGE_ROWS: Final = 512
+"""Commits in one page for a node without a vote; a page with more is refused."""
+COMMIT_PAGE_BYTES: Final = 512 * KIB
+"""A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
+"""The longest record of a commit; a page with a longer one is refused."""
+COMMIT_TROUBLES_KEPT: Final = 16
+"""Commits of a mesh about which this node and others disagree that are kept for the doctor; the
+first ones, because the rest follows from them."""
+COMMIT_ASK_MS: Final = 30 * SECOND_MS
+"""How long a member waits for a page of commits before it asks another one."""
+FORWARD_TRY_MS: Final = 5 * SECOND_MS
+"""How long one voter may take to answer a proposal that a member without a vote forwards, before
+the next one is asked. The same id is committed once, whoever is asked."""
+PROPOSED_ENVELOPE_BYTES_MAX: Final = 1 * MIB + 512 * KIB
+"""The largest envelope that a member may have proposed by a voter: an intent, with its head. What
+is committed has to fit into a message of the bus, with its record."""
+FORWARDED_MAX: Final = 256
+"""Proposals and confirmations that a voter works on for one member at a time; further ones are
+refused (TooMany)."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""

@@ -97,14 +97,16 @@ def test_Q4_a_waiter_that_is_cancelled_leaves_the_line(kind: str, tmp_path: Path
 
 def test_Q4_a_lease_renews_itself_in_time(kind: str, tmp_path: Path) -> None:
     async def story() -> None:
-        async with async_meshes(kind, tmp_path) as ((home, mesh),):
-            async with mesh.lease("deploy", TTL_MS) as lease:
-                await comes_true(lambda: len(home.shared.entries) >= 3)
-                row = home.read(lambda tx: tx.lease_get(MESH, "deploy"))
-                assert row is not None
-                assert row.renewed != row.grant
-                assert lease.fence == str(row.grant and row.grant.order)
-                assert lease.is_held
+        async with (
+            async_meshes(kind, tmp_path) as ((home, mesh),),
+            mesh.lease("deploy", TTL_MS) as lease,
+        ):
+            await comes_true(lambda: len(home.shared.entries) >= 3)
+            row = home.read(lambda tx: tx.lease_get(MESH, "deploy"))
+            assert row is not None
+            assert row.renewed != row.grant
+            assert lease.fence == str(row.grant and row.grant.order)
+            assert lease.is_held
 
     run(story)
 
@@ -160,12 +162,14 @@ def test_Q4_a_lease_that_was_taken_away_ends_with_the_next_renewal(
     kind: str, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with async_meshes(kind, tmp_path) as ((home, mesh),):
-            async with mesh.lease("deploy", TTL_MS) as lease:
-                home.clock_ms += TTL_MS
-                home.order.on_change()  # the coordinator's clock says that it ran out
-                await lease.ended()
-                assert holder(home) is None
+        async with (
+            async_meshes(kind, tmp_path) as ((home, mesh),),
+            mesh.lease("deploy", TTL_MS) as lease,
+        ):
+            home.clock_ms += TTL_MS
+            home.order.on_change()  # the coordinator's clock says that it ran out
+            await lease.ended()
+            assert holder(home) is None
 
     run(story)
 

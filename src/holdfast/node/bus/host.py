@@ -39,6 +39,7 @@ from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
+from holdfast.node.quorum.voter_service import VoterService
 from holdfast.node.settings import QuorumSettings, Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import FrameKind, Stream
@@ -72,10 +73,12 @@ class BusHost:
         self.voters = MeshVoters(engine, self._own_key, self._member_peers)
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
         self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
-        orders = NodeOrders(engine, self.groups, self.operators)
+        orders = NodeOrders(engine, self.groups, self.operators, self.voters, self.voters.addresses)
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
         orders.on_order = self.quorum.look
         self.quorum.settings = settings.quorum
+        self._orders = orders
+        self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
         self._member_peers.static = settings.bus.static_peers
         self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
         self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
@@ -159,6 +162,7 @@ class BusHost:
             await self.members.take_over()
             self.members.start(self.bus)
             self.bus.serve(OPERATE, self.operators.operate_asked)
+            self._voter_service.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
@@ -171,6 +175,7 @@ class BusHost:
             raise
         self.bus.attach(self.exchange)
         self.bus.attach(self.groups.links)
+        self.bus.attach(_LinkNews(lambda document: self._orders.linked()))
         for part in self._parts:
             self.bus.attach(part())
 

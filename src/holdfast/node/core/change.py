@@ -128,7 +128,7 @@ class Change:
                 return known
         return self.carry_out(tx)
 
-    def known(self, tx: Reader) -> Receipt | None:
+    def known(self, tx: Transaction) -> Receipt | None:
         """The receipt of an earlier call with this id; None if there was none."""
         return known_receipt(tx, self.id, self.fingerprint, self.mesh)
 

@@ -35,6 +35,7 @@ from holdfast.node.library.quorum_reach import quorum_api
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
+from holdfast.rules.arguments import checked
 from holdfast.rules.errors import HasVoters
 from holdfast.rules.limits import LEASE_TTL_MS
 
@@ -180,9 +181,11 @@ class AsyncMesh(AsyncWriter[Mesh]):
 
         return AsyncEntities(self._writer.engine, self.slug, self._quorums)
 
+    @checked
     def lease(self, name: str, ttl_ms: int = LEASE_TTL_MS, *, wait_ms: int = 0) -> AsyncLease:
-        """A name that one session holds as long as it renews it: enter it with `async with`.
-        Another holder is waited for up to `wait_ms`.
+        """A name that one session holds as long as it renews it: enter it with `with`, in
+        coroutines with `async with`. Another holder is waited for up to `wait_ms`. Its `fence` is
+        what to show to a resource of your own.
         """
         from holdfast.node.library.aio_lease import AsyncLease
 

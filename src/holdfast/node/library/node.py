@@ -73,8 +73,9 @@ class Mesh:
         return Entities(bus.loop_thread, face)
 
     def lease(self, name: str, ttl_ms: int = LEASE_TTL_MS, *, wait_ms: int = 0) -> Lease:
-        """A name that one session holds as long as it renews it: enter it with `with`. Another
-        holder is waited for up to `wait_ms`. `fence` is what to show to a resource of your own.
+        """A name that one session holds as long as it renews it: enter it with `with`, in
+        coroutines with `async with`. Another holder is waited for up to `wait_ms`. Its `fence` is
+        what to show to a resource of your own.
         """
         from holdfast.node.library.aio_lease import AsyncLease
         from holdfast.node.library.lease import Lease

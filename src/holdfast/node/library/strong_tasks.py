@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.node.core.change import Change
+from holdfast.node.core.change import Change, known_receipt
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.operations import TaskMove, require_task
 from holdfast.node.library.quorum_reach import Reach
@@ -49,7 +49,7 @@ def _was_before_voters(tx: Reader, change: Change) -> bool:
     entry = tx.log_find(change.id) if change.given else None
     if entry is None or decode_trusted(entry.raw).write_class == "strong":
         return False
-    return change.known(tx) is not None
+    return known_receipt(tx, change.id, change.fingerprint, change.mesh) is not None
 
 
 def _is_decided(change: Change) -> Callable[[Reader], bool]:

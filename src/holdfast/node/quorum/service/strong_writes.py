@@ -52,7 +52,7 @@ log = logging.getLogger("holdfast.quorum")
 QUEUE: Final = MINORITY_POLICIES[0]
 
 
-class MeshDesk:
+class StrongWrites:
     """The strong writes of one mesh. Belongs to one event loop."""
 
     def __init__(
