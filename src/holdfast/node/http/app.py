@@ -7,7 +7,6 @@ from holdfast.node.http import (
     brokers,
     bus,
     changes,
-    commits,
     consumers,
     digests,
     events,
@@ -25,6 +24,7 @@ from holdfast.node.http import (
     version,
 )
 from holdfast.node.http.quorum import (
+    commits,
     entities,
     mesh_sync,
     nodes,

@@ -126,7 +126,7 @@ class ReceiptDocument(msgspec.Struct, frozen=True, kw_only=True):
         return StrongReceipt(**{**fields, "revisions": revisions, "clashes": tuple(self.clashes)})
 
 
-class ConfirmAsked(_Asked, frozen=True, kw_only=True):
+class ReadConfirmAsked(_Asked, frozen=True, kw_only=True):
     linearizable: bool = True
     staleness_ms_max: int | None = None
     timeout_ms: int | None = None

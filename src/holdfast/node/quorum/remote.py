@@ -68,7 +68,7 @@ class RemoteQuorum:
     async def confirm(
         self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
     ) -> DegradedRead:
-        asked = documents.ConfirmAsked(
+        asked = documents.ReadConfirmAsked(
             linearizable=demand.linearizable,
             staleness_ms_max=demand.staleness_ms_max,
             timeout_ms=timeout_ms,

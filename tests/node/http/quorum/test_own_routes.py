@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.node.quorum.api import ReadDemand
+from holdfast.node.quorum.remote import RemoteQuorum
+from holdfast.node.settings import QuorumSettings, Settings
 from holdfast.rules.bodies import encode_body
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -19,6 +23,7 @@ from holdfast.rules.errors import (
     NoDaemon,
     NotFresh,
     NoVoters,
+    OutcomeUnknown,
     RevisionMoved,
     UnknownPeer,
 )
@@ -221,6 +226,49 @@ def test_Q9_the_remote_quorum_has_the_same_verbs_and_raises_the_same_errors(up: 
             await type(remote)(f"unix:{up.home}/nobody.sock").status(MESH)
 
     asyncio.run(story())
+
+
+def test_Q3_a_daemon_that_goes_away_in_a_write_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+    place = tmp_path / "api.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place))
+        listening.listen()
+
+        def cut() -> None:
+            line, _ = listening.accept()
+            with line:
+                line.recv(1)
+
+        for wanted in (OutcomeUnknown, NoDaemon):
+            thread = threading.Thread(target=cut)
+            thread.start()
+            remote = RemoteQuorum(f"unix:{place}")
+            work: Any = (
+                remote.intend(MESH, "entity.change", "mission/m1", b"")
+                if wanted is OutcomeUnknown
+                else remote.status(MESH)
+            )
+            with pytest.raises(wanted) as caught:
+                asyncio.run(work)
+            thread.join(60)
+            assert wanted is NoDaemon or "send it again with the id 01" in caught.value.hint
+
+
+def test_Q13_the_settings_of_a_node_count_where_the_mesh_has_none(tmp_path: Path) -> None:
+    settings = QuorumSettings(minority="reject", commit_timeout_ms=150)
+    with quorum_daemon(tmp_path, Settings(quorum=settings)) as up:
+        assert call(up, "GET", "")[1]["minority"] == "reject"
+        up.daemon.run(up.shared.gate.clear)
+        asked = {"type": "mission", "id": "m1", "fields": {"title": "Sail"}}
+        status, said = call(up, "POST", "/entities", operations=[asked])
+        assert (status, said["error"]["code"]) == (500, OutcomeUnknown.code)
+        up.daemon.run(up.shared.gate.set)
+        up.lose_quorum()
+        assert put(up, "m1", "Sail")[1]["error"]["code"] == "no_quorum"
+        assert call(up, "GET", "/writes")[1]["writes"] == []
+    for bad in ({"commit_timeout_ms": 0}, {"snapshot_interval_ms": -1}, {"auth_peers": [""]}):
+        with pytest.raises(BadInput):
+            Settings(quorum=QuorumSettings(**bad)).check()
 
 
 def test_Q13_a_lease_is_waited_for_and_a_caller_that_goes_away_stops_waiting(

@@ -57,7 +57,7 @@ def receipt_answer(call: NodeRequest, receipt: StrongReceipt) -> Response:
 
 @routes.post(
     f"{_PATH}/confirm",
-    request=documents.ConfirmAsked,
+    request=documents.ReadConfirmAsked,
     answers={200: DegradedRead},
     errors=(BadInput, *READS),
     example="-d '{}'",
@@ -65,7 +65,7 @@ def receipt_answer(call: NodeRequest, receipt: StrongReceipt) -> Response:
 )
 async def _confirm(call: NodeRequest) -> Response:
     """How fresh a read of this home is from now on, or an error if that is less than demanded."""
-    asked = await json_body(call, documents.ConfirmAsked)
+    asked = await json_body(call, documents.ReadConfirmAsked)
     time = check_time(asked.timeout_ms)
     work = quorum_of(call).confirm(mesh_of(call), asked.demand, timeout_ms=time)
     return call.answer(await waited(call, work))
