@@ -18,6 +18,8 @@ from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
+from holdfast.node.bus.auth_channel import AuthChannel
+from holdfast.node.bus.auth_material import AuthMaterial
 from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
@@ -30,11 +32,18 @@ from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MemberGrants
 from holdfast.node.bus.seal_secret import seal_secret
 from holdfast.node.bus.standing import MeshExchangeView
+from holdfast.node.bus.voters import MeshVoters
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
-from holdfast.node.settings import Settings
+from holdfast.node.quorum.embedded.groups import EmbeddedGroups
+from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.orders import NodeOrders
+from holdfast.node.quorum.service.local_quorum import LocalQuorum
+from holdfast.node.quorum.voter_service import VoterService
+from holdfast.node.settings import QuorumSettings, Settings
 from holdfast.node.trust.own_key import OwnKey
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.protocol.quorum_requests import OPERATE
 from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.rules.keys import public_key
 from holdfast.rules.outbox import is_peer_lane
@@ -61,7 +70,18 @@ class BusHost:
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
         self._rights = CapabilityPeers(engine, self._own_key)
+        self.voters = MeshVoters(engine, self._own_key, self._member_peers)
+        self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
+        self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
+        orders = NodeOrders(engine, self.groups, self.operators, self.voters, self.voters.addresses)
+        self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
+        orders.on_order = self.quorum.look
+        self._orders = orders
+        self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
+        self.quorum.settings = settings.quorum
         self._member_peers.static = settings.bus.static_peers
+        self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
+        self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
         self._write = writer.write
         self._store = SqliteMeshStore(
             store,
@@ -93,7 +113,13 @@ class BusHost:
             host = cls(engine, store, paths, settings)
             await host._unlock()
             await host._store.start()
-            await host._begin()
+            await host.groups.start()
+            try:
+                await host._begin()
+                await host.quorum.start()
+            except BaseException:
+                await host.groups.close()
+                raise
         except BaseException:
             lock.close()
             raise
@@ -101,6 +127,7 @@ class BusHost:
         host.api.meshes_changed = host._meshes_changed
         host.api.exchanged = host._exchanged
         host.api.look_again = host.refresh
+        host.api.quorum = host.quorum
         host._lock = lock
         return host
 
@@ -131,18 +158,24 @@ class BusHost:
             self.members = MeshMembers(
                 self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
             )
+            self.voters.members = self.members
             await self.members.take_over()
             self.members.start(self.bus)
+            self.bus.serve(OPERATE, self.operators.operate_asked)
+            self._voter_service.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
             self.exchange.know_keys(self._member_peers.keys_of)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
+            self.auth.start(self.bus, self._peers)
         except BaseException:
             await self.bus.close()
             raise
         self.bus.attach(self.exchange)
+        self.bus.attach(self.groups.links)
+        self.bus.attach(_LinkNews(lambda document: self._orders.linked()))
         for part in self._parts:
             self.bus.attach(part())
 
@@ -159,7 +192,7 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=HomeDirectory(self._engine, self.directory, self._member_peers, self._rights),
+                peers=self._peers,
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,
@@ -201,6 +234,13 @@ class BusHost:
         """Offers a service that another process answers."""
         return await self.api.serve(service, answered_by(ask), most=most)
 
+    def set_quorum(self, settings: QuorumSettings) -> None:
+        """The operator says what is done without a majority, how long is waited, and with whom auth
+        material is exchanged.
+        """
+        self.quorum.settings = settings
+        self.auth.set(settings)
+
     def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
         """The operator says where peers are."""
         self.directory.static = self._member_peers.static = static
@@ -229,6 +269,8 @@ class BusHost:
         if lock is None:
             return
         try:
+            await self.quorum.close()
+            await self.groups.close()
             await self.bus.close()
         finally:
             lock.close()
@@ -243,7 +285,7 @@ class _LinkNews:
     def link_up(self, link: Link) -> None:
         self._tell({"name": link.name, "state": "up", "address": link.address})
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         return False
 
     def link_down(self, link: Link) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol import bus_members as wire
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_members import (
     JOIN,
     LEAVE,
@@ -73,7 +73,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.invites import SECRET_BYTES, PeerInvite, digest
 from holdfast.rules.keys import parse_card, text_of
-from holdfast.rules.limits import BUS_JOIN_MS
+from holdfast.rules.limits import BUS_JOIN_MS, BUS_RIGHTS_MS, SECOND_MS
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader, Transaction, Work
 from holdfast.transport.remote_errors import error_by_code
@@ -151,6 +151,7 @@ class MeshMembers:
         ):
             bus.serve(service, handler)
         bus.attach(self)
+        self._spawn(self._keep_rights())
 
     # --- LinkPart ------------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class MeshMembers:
         self._shown_on[link.peer] = self.peers.last_shown.get(link.peer, ())
         self._spawn(self._meet(link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         return False
 
     def link_down(self, link: Link) -> None:
@@ -218,7 +219,7 @@ class MeshMembers:
             # The secret of a member's invite is a key, which nobody else has to know.
             secret = bytes(SECRET_BYTES) if invite.capability else invite.secret
             asked = JoinAsked(invite.mesh, self._own_key.name, secret)
-            answer = await self._ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
+            answer = await self.ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
         finally:
             # The link was for the join alone: it ends here, and is made anew as a member's.
             await self._hang_up(owner)
@@ -283,7 +284,7 @@ class MeshMembers:
             raise NotShared(f"{mesh!r} is not shared over the bus")
         if held.row.owner != self.peers.our_key():
             try:
-                await self._ask(text_of(held.row.owner), LEAVE, wire.encode(LeaveAsked(mesh)))
+                await self.ask(text_of(held.row.owner), LEAVE, wire.encode(LeaveAsked(mesh)))
             except NotAMember:
                 return
             await self._hang_up(held.row.owner)  # the link of a member; others are made anew
@@ -293,7 +294,7 @@ class MeshMembers:
         if self._engine.read("bus.peer", lambda tx: tx.zone_of_key(key)) is None:
             await self._running_bus().hang_up(text_of(key))
 
-    async def _ask(self, to: str, service: str, body: bytes, wait_ms: int = BUS_JOIN_MS) -> bytes:
+    async def ask(self, to: str, service: str, body: bytes, wait_ms: int = BUS_JOIN_MS) -> bytes:
         """The answer, or the error that the other side gives, as it was raised there."""
         try:
             answer = await self._running_bus().request(
@@ -305,6 +306,18 @@ class MeshMembers:
             known.hint = known.hint or type(known).default_hint
             raise known from None
         return answer.body
+
+    async def request(
+        self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
+    ) -> Answer:
+        """As the bus does it."""
+        return await self._running_bus().request(
+            to, service, body, timeout_ms=timeout_ms, wait_ms=wait_ms
+        )
+
+    def linked_keys(self) -> frozenset[bytes]:
+        """All keys of the peers at the other ends of links."""
+        return frozenset(one for key in self._links for one in self.peers.keys(key))
 
     def _running_bus(self) -> MemberBus:
         assert self._bus is not None, "start() comes first"
@@ -398,7 +411,7 @@ class MeshMembers:
             members = held.members
             asked = NewsAsked(held.row.mesh, members.serial, renew, members.digest)
             try:
-                given = decode(await self._ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
+                given = decode(await self.ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
                 if given.capability:
@@ -451,8 +464,9 @@ class MeshMembers:
             self._changed(adopted, heard_from if adopted is offered else None)
             await self._running_bus().refresh_peers()
             self._link_anew()
-            self._renew_if_due(offered.mesh)
         now_held = self.peers.held_mesh(offered.mesh)
+        if adopted is not None and now_held is not None:
+            self._renew_due([now_held])
         if now_held is not None and is_newer(offered, now_held.members):
             log.warning("%s has a list of %s that forgets some", heard_from.hex(), offered.mesh)
             link = self._links.get(heard_from)
@@ -478,13 +492,23 @@ class MeshMembers:
         tx.bus_mesh_put(msgspec.structs.replace(row, owner=after.owner, members=after.raw))
         return after
 
-    def _renew_if_due(self, mesh: str) -> None:
+    async def _keep_rights(self) -> None:
+        """A right can become due while the link to the owner stands, and so can one that the owner
+        gave by a clock that was ahead: nothing but the time tells.
+        """
+        while True:
+            await asyncio.sleep(BUS_RIGHTS_MS / SECOND_MS)
+            try:
+                self._renew_due(self.peers.held())
+            except HoldfastError as error:
+                log.warning("no look at the rights in meshes: %s", error.message)
+
+    def _renew_due(self, meshes: Iterable[HeldMesh]) -> None:
         """The owner may have given this node more, or have another key now."""
-        held = self.peers.held_mesh(mesh)
-        if held is not None and self._is_due(held):
-            for link in list(self._links.values()):
-                if self.peers.owns(link.peer, held):
-                    self._spawn(self._ask_news(link))
+        due = [held for held in meshes if self._is_due(held)]
+        for link in list(self._links.values()):
+            if any(self.peers.owns(link.peer, held) for held in due):
+                self._spawn(self._ask_news(link))
 
     def _link_anew(self) -> None:
         """What this node was given is shown when a link begins. One that stands, because the peer
@@ -509,7 +533,7 @@ class MeshMembers:
     async def _tell(self, link: Link, members: MemberList) -> None:
         told = ListTold(members.mesh, members.raw, self._places(members, link.peer))
         try:
-            await self._ask(link.name, TOLD, wire.encode(told))
+            await self.ask(link.name, TOLD, wire.encode(told))
         except HoldfastError as error:
             # It asks by itself when its next link comes up.
             log.info("%s took no list of %s: %s", link.name, members.mesh, error.message)

@@ -24,7 +24,14 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.quorum_reach import Reach
 from holdfast.node.quorum.api import QuorumApi
 from holdfast.rules.bodies import Body, encode_body
-from holdfast.rules.errors import HoldfastError, LeaseHeld, LeaseNotHeld, NoQuorum, Unknown
+from holdfast.rules.errors import (
+    HoldfastError,
+    LeaseHeld,
+    LeaseNotHeld,
+    NoDaemon,
+    NoQuorum,
+    Unknown,
+)
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
     LEASE_RENEW_PAUSE_MS,
@@ -193,7 +200,7 @@ class AsyncLease:
                 await self._intend(
                     *(api, "lease.renew", LeaseRenew(self._session, self.ttl_ms)), within_ms=left
                 )
-            except (NoQuorum, Unknown) as error:
+            except (NoDaemon, NoQuorum, Unknown) as error:
                 log.info("lease %s was not renewed yet: %s", self.name, error.message)
                 at = min(self._clock_ms() + LEASE_RENEW_PAUSE_MS, self._stops_at)
             except HoldfastError as error:

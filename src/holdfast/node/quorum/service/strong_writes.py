@@ -70,6 +70,8 @@ class StrongWrites:
         self.lane = WriteLane(engine, write, order.mesh)
         self.replay = WriteReplay(order, self.lane, engine.ctx.now_ms, chance)
         self.news = FoldNews()
+        self.usual_policy: Callable[[], str] = lambda: QUEUE
+        """What this node does with writes without a quorum where the mesh has no setting."""
         self._keeping: set[asyncio.Task[QueuedWrite | IntentRecord]] = set()
 
     # --- what the order tells ----------------------------------------------------------------
@@ -189,7 +191,7 @@ class StrongWrites:
 
     def minority_policy(self) -> str:
         """What this mesh does with writes that find no quorum: `queue` or `reject`."""
-        return str(self.setting("minority", QUEUE))
+        return str(self.setting("minority", self.usual_policy()))
 
     def setting(self, name: str, default: object) -> object:
         row = self._engine.read(
