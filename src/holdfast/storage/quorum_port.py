@@ -141,7 +141,8 @@ class QuorumLog(QuorumReader, Protocol):
         self, scope: str, voter: int, number: int, hard: HardStateRow | None = None
     ) -> SavedWrite:
         """In one step: the log begins after the snapshot, and term and vote are these. The entries
-        after it stay if they follow it. StoreCorrupt, and the parts are given up, if they are not what was announced.
+        after it stay if they follow it. StoreCorrupt, and the parts are given up, if they are not
+        what was announced.
         """
 
     def intake_drop(self, scope: str) -> None:

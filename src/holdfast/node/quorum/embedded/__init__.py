@@ -11,6 +11,8 @@ send, apply, and only then tell callers.
     open_reads       reads that wait for the leader's confirmation and for our own fold
     sent_snapshots   snapshots for members that lack what the log has dropped
     incoming_snapshot  the one that comes in: parts, a check, then the machine hears of it
+    state_snapshots  what is in them: everything that was committed in a mesh
+    log_disk         the log of a group on the node's quorum log
 
 Everything runs in one thread (an event loop's), and nothing here waits: answers of the disk and of
 the fold come as calls. That is why the simulator runs this very code.
