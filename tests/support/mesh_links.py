@@ -80,7 +80,7 @@ class MemoryLink:
 
     def receive(self, stream: Stream, body: bytes) -> None:
         if self.up:
-            self.part.mesh_frame(self, stream, body)
+            self.part.frame(self, FrameKind.MESH, stream, body)
 
     def taken(self, stream: Stream, size: int) -> None:
         self.other._credit[stream] += size

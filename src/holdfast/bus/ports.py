@@ -134,9 +134,10 @@ class LinkPart(Protocol):
     """
 
     def link_up(self, link: Link) -> None: ...
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
-        """A MESH frame came; True if the part takes it. Then it calls `link.taken(stream,
-        len(body))` when it has worked it off: until then the peer has that much less credit.
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
+        """A MESH or QUORUM frame came; True if the part takes it. Then it calls `link.taken(stream,
+        len(body))` when it has worked it off, on a stream with credit: until then the peer has that
+        much less of it.
         """
 
     def link_down(self, link: Link) -> None: ...

@@ -239,9 +239,10 @@ class BusRouter:
             return  # a link that was replaced
         if kind is FrameKind.PARCEL:
             intake.add(stream, body)
-        elif kind is FrameKind.MESH:
-            if not [part for part in self.parts if part.mesh_frame(link, stream, body)]:
-                link.taken(stream, len(body))  # nobody here shares meshes
+        elif kind is FrameKind.MESH or kind is FrameKind.QUORUM:
+            taken = [part for part in self.parts if part.frame(link, kind, stream, body)]
+            if not taken and stream is not Stream.CONTROL:
+                link.taken(stream, len(body))  # nobody here shares meshes, or votes
         elif kind is FrameKind.RELAY:
             self.relay.came(link, body)
         elif kind is FrameKind.SETTLED:

@@ -13,9 +13,9 @@ transcript). Only then does each tell the other anything about itself, in its we
     PROOF  as client  WELCOME  ──►
                                ◄──  WELCOME
 
-After that any frame may come. Parcels (`rules/bus/signed_envelope.py`) and pages of a mesh flow on
-streams that have credit each: a sender may have only so many bytes under way that the receiver has
-not taken yet.
+After that any frame may come. Parcels (`rules/bus/signed_envelope.py`), pages of a mesh and entries
+between voters (`quorum_frames.py`) flow on streams that have credit each: a sender may have only so
+many bytes under way that the receiver has not taken yet.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class FrameKind(IntEnum):
     RELAY = 12
     SETTLED = 13
     NOTICE = 14
+    QUORUM = 15
 
 
 class Stream(IntEnum):
@@ -89,6 +90,8 @@ class Stream(IntEnum):
     the pages that wait for it have used up theirs."""
     RELAY = 7
     """What is published by way of others. A peer that passes much on still has room for its own."""
+    QUORUM = 8
+    """Entries between voters. What they need not wait for, heartbeats and votes, is on CONTROL."""
 
 
 class HelloFrame(msgspec.Struct, array_like=True, frozen=True):

@@ -1098,6 +1098,23 @@ QUORUM_SEND_BYTES: Final = MIB
 """What a driver reads at a time for a member that lags."""
 QUORUM_FOLD_BYTES: Final = MIB
 """What a driver hands to the fold at a time."""
+QUORUM_TICK_MS: Final = 100
+"""The heartbeat of a group; an election takes 10 to 20 of them."""
+QUORUM_STALL_TICKS: Final = 5
+"""A loop that ran so many ticks late has stood still: what waits on the links is read before anyone
+concludes anything from a silence."""
+QUORUM_STALL_TURNS: Final = 3
+"""How often it reads them, then."""
+QUORUM_OFFER_TICKS: Final = 10
+"""A member that does not answer yet is told so often that it belongs to a group."""
+QUORUM_WORDS_MAX: Final = 4096
+"""Messages of groups in one frame between two nodes."""
+QUORUM_WORDS_BYTES: Final = 256 * KIB
+"""And their bytes, beside one message that may be larger."""
+QUORUM_QUEUE_BYTES: Final = 4 * MIB
+"""What waits for room on a link to a voter; what is more is dropped, and sent again later."""
+QUORUM_CHANGE_MS: Final = 30 * SECOND_MS
+"""How long a change of the voters waits to be done, unless its caller says otherwise."""
 QUORUM_TAIL_ENTRIES: Final = 10_000
 """Entries that a log keeps although all voters have them: for members that were away shortly."""
 QUORUM_TAIL_BYTES: Final = 64 * MIB
@@ -1123,6 +1140,26 @@ QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
 has refused one gets the next."""
 QUORUM_SNAPSHOT_RESEND_TICKS: Final = 10
 """After so many ticks without an answer a part of a snapshot is sent again."""
+COMMIT_PAGE_ROWS: Final = 512
+"""Commits in one page for a node without a vote; a page with more is refused."""
+COMMIT_PAGE_BYTES: Final = 512 * KIB
+"""A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
+"""The longest record of a commit; a page with a longer one is refused."""
+COMMIT_TROUBLES_KEPT: Final = 16
+"""Commits of a mesh about which this node and others disagree that are kept for the doctor; the
+first ones, because the rest follows from them."""
+COMMIT_ASK_MS: Final = 30 * SECOND_MS
+"""How long a member waits for a page of commits before it asks another one."""
+FORWARD_TRY_MS: Final = 5 * SECOND_MS
+"""How long one voter may take to answer a proposal that a member without a vote forwards, before
+the next one is asked. The same id is committed once, whoever is asked."""
+PROPOSED_ENVELOPE_BYTES_MAX: Final = 1 * MIB + 512 * KIB
+"""The largest envelope that a member may have proposed by a voter: an intent, with its head. What
+is committed has to fit into a message of the bus, with its record."""
+FORWARDED_MAX: Final = 256
+"""Proposals and confirmations that a voter works on for one member at a time; further ones are
+refused (TooMany)."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""
@@ -1164,6 +1201,22 @@ AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
 """The longest key or token in a snapshot of auth material; a longer one is refused."""
 QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 """How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""
+QUORUM_COMMIT_MS: Final = 5 * SECOND_MS
+"""How long a strong write waits for a quorum before it is queued or refused, unless its caller says
+otherwise; a try of a write that waits has as long."""
+QUORUM_CONFIRM_MS: Final = 5 * SECOND_MS
+"""How long a linearizable read waits for its confirmation, unless its caller says otherwise."""
+QUORUM_WAIT_MS_MAX: Final = 10 * 60 * SECOND_MS
+"""The longest time that a caller may give a strong write, a read or the wait for a lease."""
+QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
+"""How long it is tried to give up a write whose outcome is unknown, where none may be queued."""
+QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
+"""How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
+name that snapshot."""
+LEASE_TTL_MS: Final = 30 * SECOND_MS
+"""How long a lease lasts without a renewal, unless its holder asks for another time."""
+LEASE_RENEW_PAUSE_MS: Final = 200
+"""How long a holder waits after a renewal that found no quorum before it sends the next."""
 # etcd as the quorum
 ETCD_ENDPOINTS_MAX: Final = 16
 """Members of an etcd that an address may name; more are refused."""

@@ -99,7 +99,7 @@ class _Counting:
     def link_up(self, link: object) -> None:
         self._ups.append("up")
 
-    def mesh_frame(self, link: object, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: object, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         return False
 
     def link_down(self, link: object) -> None: ...

@@ -53,7 +53,7 @@ def test_B6_sharing_a_mesh_makes_its_node_the_owner_and_does_nothing_twice(
     assert sharing.shared() == [first]
     assert sharing.is_shared("team")
     (owner,) = sharing.members("team")
-    assert (owner.name, owner.grants) == ("ana", ("read", "write", "relay", "invite"))
+    assert (owner.name, owner.grants) == ("ana", ("read", "write", "relay", "invite", "vote"))
     row = sharing._engine.store.write(lambda tx: tx.bus_mesh_get("team"))
     assert row is not None
     assert read_list(row.members, "team", row.owner).members == (owner,)

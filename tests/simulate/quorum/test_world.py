@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.node.quorum.embedded import group_driver, incoming_snapshot
+from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.open_proposals import OpenProposals
 from holdfast.rules.errors import HoldfastError
@@ -119,7 +120,7 @@ def _drops_what_was_not_folded(patch: pytest.MonkeyPatch) -> None:
     """A log is shortened by its length alone."""
 
     def compact_to(limits: LogLimits, sizes: LogSizes, **others: Any) -> int:
-        return max(others["boundary"], sizes.floor(1, 1 << 40))
+        return max(int(others["boundary"]), sizes.floor(1, 1 << 40))
 
     patch.setattr(group_driver, "compact_to", compact_to)
 
@@ -148,7 +149,8 @@ def _applies_the_tail_twice(patch: pytest.MonkeyPatch) -> None:
         if self._folding and first <= self._committed:
             entries = self._entries(first, self._committed, 1 << 20)
             upto = first + len(entries) - 1
-            self._fold.fold(self._readable(first, entries), upto, lambda results: None)
+            run = readable_entries(self.state.incarnation, first, entries)
+            self._fold.fold(run, upto, lambda results: None)
 
     patch.setattr(GroupDriver, "_taken_in", taken_in)
 

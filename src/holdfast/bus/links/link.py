@@ -54,15 +54,17 @@ FAULT: Final = "fault"
 _PARCELS: Final = (Stream.REPLY, Stream.NOW, Stream.NEXT, Stream.LOW)
 _RELAYED: Final = (Stream.RELAY,)
 _PAGES: Final = (Stream.MESH, Stream.OBJECTS)
+_VOTES: Final = (Stream.QUORUM,)
 _WINDOWS: Final = {
     **dict.fromkeys((*_PARCELS, *_RELAYED), BUS_WINDOW_BYTES),
-    **dict.fromkeys(_PAGES, BUS_PAGES_WINDOW_BYTES),
+    **dict.fromkeys((*_PAGES, *_VOTES), BUS_PAGES_WINDOW_BYTES),
 }
 """The streams that have credit, and how much."""
 _HANDED_ON: Final = (
     *((FrameKind.PARCEL, stream) for stream in _PARCELS),
     *((FrameKind.MESH, stream) for stream in _PAGES),
     *((FrameKind.RELAY, stream) for stream in _RELAYED),
+    *((FrameKind.QUORUM, stream) for stream in (Stream.CONTROL, *_VOTES)),
     (FrameKind.ACK, Stream.CONTROL),
     (FrameKind.INTEREST, Stream.CONTROL),
     (FrameKind.SETTLED, Stream.CONTROL),

@@ -30,11 +30,18 @@ from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MemberGrants
 from holdfast.node.bus.seal_secret import seal_secret
 from holdfast.node.bus.standing import MeshExchangeView
+from holdfast.node.bus.voters import MeshVoters
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.quorum.embedded.groups import EmbeddedGroups
+from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.orders import NodeOrders
+from holdfast.node.quorum.service.local_quorum import LocalQuorum
+from holdfast.node.quorum.voter_service import VoterService
 from holdfast.node.settings import Settings
 from holdfast.node.trust.own_key import OwnKey
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
+from holdfast.protocol.quorum_requests import OPERATE
 from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.rules.keys import public_key
 from holdfast.rules.outbox import is_peer_lane
@@ -61,6 +68,14 @@ class BusHost:
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
         self._rights = CapabilityPeers(engine, self._own_key)
+        self.voters = MeshVoters(engine, self._own_key, self._member_peers)
+        self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
+        self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
+        orders = NodeOrders(engine, self.groups, self.operators, self.voters, self.voters.addresses)
+        self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
+        orders.on_order = self.quorum.look
+        self._orders = orders
+        self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
         self._member_peers.static = settings.bus.static_peers
         self._write = writer.write
         self._store = SqliteMeshStore(
@@ -93,7 +108,13 @@ class BusHost:
             host = cls(engine, store, paths, settings)
             await host._unlock()
             await host._store.start()
-            await host._begin()
+            await host.groups.start()
+            try:
+                await host._begin()
+                await host.quorum.start()
+            except BaseException:
+                await host.groups.close()
+                raise
         except BaseException:
             lock.close()
             raise
@@ -131,8 +152,11 @@ class BusHost:
             self.members = MeshMembers(
                 self._engine, self._own_key, self._member_peers, self._write, self._rights.gone
             )
+            self.voters.members = self.members
             await self.members.take_over()
             self.members.start(self.bus)
+            self.bus.serve(OPERATE, self.operators.operate_asked)
+            self._voter_service.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
@@ -143,6 +167,8 @@ class BusHost:
             await self.bus.close()
             raise
         self.bus.attach(self.exchange)
+        self.bus.attach(self.groups.links)
+        self.bus.attach(_LinkNews(lambda document: self._orders.linked()))
         for part in self._parts:
             self.bus.attach(part())
 
@@ -229,6 +255,8 @@ class BusHost:
         if lock is None:
             return
         try:
+            await self.quorum.close()
+            await self.groups.close()
             await self.bus.close()
         finally:
             lock.close()
@@ -243,7 +271,7 @@ class _LinkNews:
     def link_up(self, link: Link) -> None:
         self._tell({"name": link.name, "state": "up", "address": link.address})
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         return False
 
     def link_down(self, link: Link) -> None:

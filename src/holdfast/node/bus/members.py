@@ -27,7 +27,7 @@ from holdfast.node.bus.owner import MemberRequest, MeshOwner
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol import bus_members as wire
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_members import (
     JOIN,
     LEAVE,
@@ -159,7 +159,7 @@ class MeshMembers:
         self._shown_on[link.peer] = self.peers.last_shown.get(link.peer, ())
         self._spawn(self._meet(link))
 
-    def mesh_frame(self, link: Link, stream: Stream, body: bytes) -> bool:
+    def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         return False
 
     def link_down(self, link: Link) -> None:
@@ -218,7 +218,7 @@ class MeshMembers:
             # The secret of a member's invite is a key, which nobody else has to know.
             secret = bytes(SECRET_BYTES) if invite.capability else invite.secret
             asked = JoinAsked(invite.mesh, self._own_key.name, secret)
-            answer = await self._ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
+            answer = await self.ask(text_of(owner), JOIN, wire.encode(asked), wait_ms)
         finally:
             # The link was for the join alone: it ends here, and is made anew as a member's.
             await self._hang_up(owner)
@@ -283,7 +283,7 @@ class MeshMembers:
             raise NotShared(f"{mesh!r} is not shared over the bus")
         if held.row.owner != self.peers.our_key():
             try:
-                await self._ask(text_of(held.row.owner), LEAVE, wire.encode(LeaveAsked(mesh)))
+                await self.ask(text_of(held.row.owner), LEAVE, wire.encode(LeaveAsked(mesh)))
             except NotAMember:
                 return
             await self._hang_up(held.row.owner)  # the link of a member; others are made anew
@@ -293,7 +293,7 @@ class MeshMembers:
         if self._engine.read("bus.peer", lambda tx: tx.zone_of_key(key)) is None:
             await self._running_bus().hang_up(text_of(key))
 
-    async def _ask(self, to: str, service: str, body: bytes, wait_ms: int = BUS_JOIN_MS) -> bytes:
+    async def ask(self, to: str, service: str, body: bytes, wait_ms: int = BUS_JOIN_MS) -> bytes:
         """The answer, or the error that the other side gives, as it was raised there."""
         try:
             answer = await self._running_bus().request(
@@ -305,6 +305,18 @@ class MeshMembers:
             known.hint = known.hint or type(known).default_hint
             raise known from None
         return answer.body
+
+    async def request(
+        self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
+    ) -> Answer:
+        """As the bus does it."""
+        return await self._running_bus().request(
+            to, service, body, timeout_ms=timeout_ms, wait_ms=wait_ms
+        )
+
+    def linked_keys(self) -> frozenset[bytes]:
+        """All keys of the peers at the other ends of links."""
+        return frozenset(one for key in self._links for one in self.peers.keys(key))
 
     def _running_bus(self) -> MemberBus:
         assert self._bus is not None, "start() comes first"
@@ -398,7 +410,7 @@ class MeshMembers:
             members = held.members
             asked = NewsAsked(held.row.mesh, members.serial, renew, members.digest)
             try:
-                given = decode(await self._ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
+                given = decode(await self.ask(link.name, NEWS, wire.encode(asked)), NewsGiven)
                 if given.members:
                     await self._adopt(held, given.members, link.peer)
                 if given.capability:
@@ -509,7 +521,7 @@ class MeshMembers:
     async def _tell(self, link: Link, members: MemberList) -> None:
         told = ListTold(members.mesh, members.raw, self._places(members, link.peer))
         try:
-            await self._ask(link.name, TOLD, wire.encode(told))
+            await self.ask(link.name, TOLD, wire.encode(told))
         except HoldfastError as error:
             # It asks by itself when its next link comes up.
             log.info("%s took no list of %s: %s", link.name, members.mesh, error.message)

@@ -34,7 +34,7 @@ NEEDS_ROOM: Final = frozenset(
         *("state.set", "memory.set", "vector.store", "vector.reembed", "file.share"),
         *("task.create", "task.claim", "task.release", "task.complete", "task.cancel"),
         *("fact.append", "mesh.create", "conflict.restore", "intake", "import", "link.take"),
-        *("message.send", "sync.take", "sync.express"),
+        *("message.send", "sync.take", "sync.express", "quorum.queue"),
     )
 )
 """The writes that are refused while the disk is too full. All others make room or keep track of

@@ -11,7 +11,7 @@ from holdfast.node.core.context import NodeContext
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.errors import UnknownMessage
 from holdfast.rules.ids import id_text
-from holdfast.rules.outbox import outbox_row, quorum_lane_of
+from holdfast.rules.outbox import OutboxState, outbox_row, quorum_lane_of
 from holdfast.rules.quorum.intents import decode_intent
 from holdfast.rules.quorum.state_rows import QueueNote, counts_of, queued_write, with_write
 from holdfast.rules.quorum.write_queue import (
@@ -60,6 +60,14 @@ def queue_list(reader: Reader, mesh: str, after: int, limit: int) -> list[tuple[
     queued, which is the one of (created_at, id) but for ids of one moment.
     """
     rows = reader.outbox_list(quorum_lane_of(mesh), (), after, limit)
+    return [(row.number, _write(reader, row)) for row in rows]
+
+
+def queue_waiting(
+    reader: Reader, mesh: str, after: int, limit: int
+) -> list[tuple[int, QueuedWrite]]:
+    """Writes of a mesh that are pending, with a number > after, and their numbers."""
+    rows = reader.outbox_list(quorum_lane_of(mesh), (OutboxState.PENDING,), after, limit)
     return [(row.number, _write(reader, row)) for row in rows]
 
 

@@ -13,7 +13,7 @@ Everything here belongs to one event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -78,6 +78,9 @@ class MeshOrder(Protocol):
     on_change: Callable[[], None]
     """Is called after the coordinator, the members or this node's part have changed, and when a
     majority is heard again: what waits may be tried now. Set it once."""
+    on_folded: Callable[[Sequence[Committed]], None]
+    """Is called after this node has folded entries, with what became of each, in order: those of
+    other nodes too. Set it once; it must be quick."""
 
     async def propose(self, id: bytes, raw: bytes, *, timeout_ms: int) -> Committed:
         """Brings an envelope into the order and returns what became of it, when this node has

@@ -1,6 +1,7 @@
 """What a capability is for: one right, as a text.
 
     mesh:<name>:read     mesh:<name>:write     mesh:<name>:relay     mesh:<name>:invite
+    mesh:<name>:vote     to be a voter of its quorum
     service:<pattern>    to ask for a service
     topic:<pattern>      to publish to a topic, and to listen to it
     relay:<pattern>      to pass on what others have published to a topic
@@ -20,7 +21,7 @@ from holdfast.rules.bus.topic_pattern import check_pattern
 from holdfast.rules.errors import BadInput
 from holdfast.rules.names import check_mesh
 
-MESH_RIGHTS: Final = ("read", "write", "relay", "invite")
+MESH_RIGHTS: Final = ("read", "write", "relay", "invite", "vote")
 JOIN_SCOPE: Final = "service:holdfast.mesh.join"
 """To ask the owner of a mesh to be let in."""
 LEAVE_SCOPE: Final = "service:holdfast.mesh.leave"

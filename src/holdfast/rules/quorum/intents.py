@@ -33,6 +33,7 @@ from holdfast.rules.bodies import Body, Nothing, check_value, decode_body, encod
 from holdfast.rules.canonical import check_packed_form, check_spelling
 from holdfast.rules.envelope import VERSION, Envelope, IntentId
 from holdfast.rules.errors import BadEnvelope, BadInput, OverLimit
+from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.ids import check_id, id_text
 from holdfast.rules.quorum.entities import (
     base_missing,
@@ -131,6 +132,16 @@ class TaskHandoff(Body, frozen=True):
 def entity_name(type: str, id: str) -> str:
     """What the envelope of a change says it is about: the first entity that it changes."""
     return f"{type}/{id}"
+
+
+def intent_fingerprint(op: str, entity: str, body: bytes) -> bytes:
+    """What a caller asked for: under one id, the same fingerprint is the same intent. Of tasks it
+    is the one that they have without voters: a task is named by the id of its creation, and the
+    generation in a turn follows from the state.
+    """
+    if op == "task.create":
+        return fingerprint(kind=op, ref="-", body=body)
+    return fingerprint(kind=op, ref=entity, body=b"" if op in TASK_OPS else body)
 
 
 # --- reading an intent ---------------------------------------------------------------------------

@@ -24,6 +24,9 @@ write is too large is permanent under any status: an etcd says so with 429. Perm
 recorded as failed at once and never queued. Every try counts as an attempt, also one that an outage
 ended: the broker's outbox counts otherwise.
 
+Some intents never wait (`can_wait`): a lease, a lost node or a handoff is about this moment. Taken
+an hour later it would hold a name for nobody, or move a task of a node that is long back.
+
 A row is fenced anew each time that it is replayed: a token that was taken before a restart would
 fence a node's own queue for ever. The tokens of earlier tries are kept for whoever looks into it.
 """
@@ -116,6 +119,11 @@ _ENDS: Final = {
 }
 
 
+def can_wait(op: str) -> bool:
+    """Whether an intent of this op is worth something when it is committed much later."""
+    return op == "entity.change" or (op.startswith("task.") and op != "task.handoff")
+
+
 def is_retryable(failure: WriteFailure) -> bool:
     """Whether a write that failed like this is queued and tried again."""
     if failure.code in _TOO_LARGE:
@@ -127,6 +135,11 @@ def is_retryable(failure: WriteFailure) -> bool:
     if failure.status in _LATER:
         return True
     return failure.status >= 500 and failure.status not in _NEVER_5XX
+
+
+def is_open(row: QueuedWrite) -> bool:
+    """Whether it waits or is being replayed."""
+    return row.status in (WriteStatus.PENDING, WriteStatus.REPLAYING)
 
 
 def next_created_at(last_ms: int, now_ms: int) -> int:
@@ -235,5 +248,5 @@ def _noted(row: QueuedWrite, failure: WriteFailure) -> QueuedWrite:
 
 
 def _check_open(row: QueuedWrite) -> None:
-    if row.status in (WriteStatus.APPLIED, WriteStatus.FAILED):
+    if not is_open(row):
         raise AlreadyResolved(f"the write has ended as {row.status.value}")

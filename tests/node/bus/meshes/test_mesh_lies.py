@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
     BlocksTold,
     EntriesAsked,
@@ -52,7 +52,7 @@ class Liar:
         self.raw_frame(encode_word(word), stream)
 
     def raw_frame(self, body: bytes, stream: Stream = Stream.MESH) -> None:
-        self.link.part.mesh_frame(self.link, stream, body)
+        self.link.part.frame(self.link, FrameKind.MESH, stream, body)
 
     def heard(self) -> list[MeshWord]:
         return [read_word(body) for _, body in self.link.sent]
@@ -262,7 +262,7 @@ def test_B4_frames_of_a_link_that_is_not_known_are_dropped(tmp_path: Path) -> No
         async with lied_to(tmp_path) as (ana, liar):
             stranger = MemoryLink("eve", key_of("eve"), ana.exchange)
             stranger.other = MemoryLink("eve", key_of("eve"), ana.exchange)
-            taken = ana.exchange.mesh_frame(stranger, Stream.MESH, b"x" * 100)
+            taken = ana.exchange.frame(stranger, FrameKind.MESH, Stream.MESH, b"x" * 100)
             assert not taken, "whoever carries it gives its credit back"
             assert not liar.link.blamed
 

@@ -35,7 +35,7 @@ GRANT = click.option(
     "--grant",
     "grants",
     multiple=True,
-    type=click.Choice(["read", "write", "send", "relay", "invite", "audit"]),
+    type=click.Choice(["read", "write", "send", "relay", "invite", "audit", "vote"]),
     help="What it may do; repeatable. Else read, write and send.",
 )
 

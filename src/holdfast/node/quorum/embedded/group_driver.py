@@ -24,7 +24,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.commit import CommittedEntry
+from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
 from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
 from holdfast.node.quorum.embedded.open_changes import (
@@ -43,7 +43,7 @@ from holdfast.node.quorum.embedded.ports import (
     VoterNet,
 )
 from holdfast.node.quorum.embedded.sent_snapshots import SentSnapshots
-from holdfast.rules.errors import BadQuorumMessage, HoldfastError, MustRejoin
+from holdfast.rules.errors import HoldfastError, MustRejoin
 from holdfast.rules.limits import (
     QUORUM_CACHE_BYTES,
     QUORUM_FOLD_BYTES,
@@ -53,10 +53,8 @@ from holdfast.rules.limits import (
 from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
 from holdfast.rules.quorum.coordinated import (
     CoordinatedEntry,
-    decode_coordinated,
     encode_coordinated,
 )
-from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
     Alarm,
@@ -304,7 +302,7 @@ class GroupDriver:
             self.handle(AskRead(number))
 
     def _stamped(self, proposals: Sequence[Proposal]) -> tuple[Proposal, ...]:
-        now = self._hooks.now_ms()
+        now = max(0, self._hooks.now_ms())  # a clock before 1970 would make it unreadable
         return tuple(
             [
                 Proposal(one.id, encode_coordinated(CoordinatedEntry(self._name, now, one.payload)))
@@ -445,24 +443,8 @@ class GroupDriver:
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
         self._folding = True
-        self._fold.fold(self._readable(first, entries), upto, self._folded)
-
-    def _readable(self, first: int, entries: Sequence[RaftEntry]) -> list[CommittedEntry]:
-        """The envelopes among entries. What no coordinator can have written is passed over by every
-        node alike.
-        """
-        readable = []
-        for index, entry in enumerate(entries, first):
-            if entry.kind != "data":
-                continue
-            try:
-                read = decode_coordinated(entry.payload)
-            except BadQuorumMessage as error:
-                log.error("entry %d of the quorum is passed over: %s", index, error.message)
-                continue
-            fence = FenceToken(self.state.incarnation, entry.term, read.coordinator, index)
-            readable.append(CommittedEntry(read.envelope, fence, read.committed_at, index))
-        return readable
+        run = readable_entries(self.state.incarnation, first, entries)
+        self._fold.fold(run, upto, self._folded)
 
     def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:
         self._folding = False

@@ -1,0 +1,200 @@
+"""How this node comes to belong to a group: it founds one, is offered a place, or recovers alone.
+
+Each of them is noted in the Raft log first and in the home's store after it. What was cut short in
+between goes on when it is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from holdfast.node.core.commit import CommitRun
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.quorum.embedded.committed_entries import readable_entries
+from holdfast.node.quorum.embedded.group import Group, MeshTrust
+from holdfast.node.quorum.embedded.log_disk import entry_of
+from holdfast.node.quorum.embedded.store_fold import FOLD, Write
+from holdfast.protocol.quorum_frames import GroupOffered
+from holdfast.rules.errors import AlreadyExists, MustRejoin
+from holdfast.rules.limits import QUORUM_FOLD_BYTES
+from holdfast.rules.quorum.raft.config import (
+    GroupConfig,
+    GroupMember,
+    encode_config,
+    first_config,
+)
+from holdfast.rules.quorum.state_rows import QuorumRow
+from holdfast.rules.quorum_rows import TAG_BYTES, GroupWrite, HardStateRow
+from holdfast.storage.ports import Transaction
+from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
+
+log = logging.getLogger("holdfast")
+
+
+class GroupKeeper(Protocol):
+    """Who drives the groups."""
+
+    async def open(self) -> SqliteQuorumLog: ...
+    def begin(self, row: QuorumRow, contacts: Sequence[GroupMember] = ()) -> Group: ...
+    def end(self, group: Group) -> None: ...
+    def require(self, mesh: str) -> Group: ...
+    def of_mesh(self, mesh: str) -> Group | None: ...
+
+
+class GroupBeginnings:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        groups: GroupKeeper,
+        engine: NodeEngine,
+        write: Write,
+        trust: MeshTrust,
+        random: Callable[[int], bytes],
+    ) -> None:
+        self._groups, self._engine, self._write, self._trust = groups, engine, write, trust
+        self._random = random
+
+    async def found(self, mesh: str) -> Group:
+        """This node begins a group, as its only voter. AlreadyExists if there is or was one."""
+        self._engine.require_mesh(mesh)
+        if self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh)) is not None:
+            raise AlreadyExists(
+                f"the mesh {mesh!r} has voters already", hint=f"see: holdfast quorum status {mesh}"
+            )
+        opened = await self._groups.open()
+        begun = next((row for row in opened.groups() if row.scope == mesh), None)
+        if begun is None:
+            config = first_config(((self._engine.ctx.peer, self._trust.our_key()),))
+            begun = await asyncio.to_thread(
+                partial(
+                    opened.init,
+                    mesh,
+                    tag=self._random(TAG_BYTES),
+                    voter=1,
+                    config=encode_config(config),
+                )
+            )
+        elif begun.voter != 1 or begun.standing != "voter":
+            raise AlreadyExists(
+                f"this node has belonged to a quorum of {mesh!r}",
+                hint="let one of its voters add this node again",
+            )
+        # Else an earlier try was cut short after the log had it, or the store is an older one.
+        row = QuorumRow(mesh=mesh, incarnation=begun.incarnation, tag=begun.tag, voter=1)
+        await self._write("quorum.init", lambda tx: tx.quorum_put(row))
+        return self._groups.begin(row)
+
+    async def recover(self, mesh: str) -> Group:
+        """This node goes on alone, with all that its log has, in a new incarnation: what it has of
+        entries that were never known to be committed is committed now. A crash in between leaves
+        a group that cannot act, and it is recovered again.
+        """
+        group = self._groups.require(mesh)
+        if group.order.part in ("must_rejoin", "removed", "failed"):
+            raise MustRejoin(
+                f"this node has no whole log of {mesh!r} to go on with: {group.order.problem}",
+                hint="recover on another voter, then add this node again",
+            )
+        opened, old = await self._groups.open(), group.driver.state.log.config
+        self._groups.end(group)
+        tag, voter = self._random(TAG_BYTES), old.next_id
+        incarnation = group.row.incarnation + 1
+        await asyncio.to_thread(
+            partial(opened.begin_incarnation, mesh, incarnation=incarnation, tag=tag, voter=voter)
+        )
+
+        def move(tx: Transaction) -> QuorumRow:
+            row = tx.quorum_get(mesh)
+            assert row is not None, "this node is a voter of it"
+            moved = msgspec.structs.replace(row, incarnation=incarnation, tag=tag, voter=voter)
+            tx.quorum_put(moved)
+            return moved
+
+        row: QuorumRow = await self._write("quorum.recover", move)
+        applied = await self._fold_rest(opened, mesh, row)
+        me = GroupMember(voter, self._engine.ctx.peer, self._trust.our_key(), "voter")
+        config = GroupConfig((me,), voter + 1)
+        head = opened.head(mesh)
+        decided = HardStateRow(term=head.term, vote=head.vote, commit=applied)
+        write = GroupWrite(scope=mesh, voter=voter, number=head.written + 1, hard=decided)
+        await asyncio.to_thread(opened.save, write)
+        await asyncio.to_thread(opened.compact, mesh, applied, encode_config(config))
+        return self._groups.begin(msgspec.structs.replace(row, applied=applied))
+
+    async def _fold_rest(self, opened: SqliteQuorumLog, mesh: str, row: QuorumRow) -> int:
+        """Folds what the log has beyond what was applied; returns the end of it."""
+        last = opened.head(mesh).last
+        applied = row.applied
+        while applied < last:
+            rows = opened.entries(mesh, applied + 1, last + 1, QUORUM_FOLD_BYTES)
+            entries = [entry_of(one) for one in rows]
+            run = readable_entries(row.incarnation, applied + 1, entries)
+            if run:
+                await self._write(FOLD, CommitRun(self._engine.ctx, mesh, run))
+            applied += len(rows)
+        return applied
+
+    async def join(self, teller: str, offer: GroupOffered) -> None:
+        """A leader has said that this node belongs to its group, under a new id."""
+        mesh = offer.mesh
+        known = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
+        if self._engine.read("mesh.get", lambda tx: tx.mesh_get(mesh)) is None:
+            return
+        if (
+            known is not None
+            and known.tag != offer.group
+            and known.incarnation >= offer.incarnation
+        ):
+            log.error(
+                "%s offers a vote in another quorum of %s than the one that this node knows: two "
+                "groups claim the same mesh",
+                teller,
+                mesh,
+            )
+            return
+        opened = await self._groups.open()
+        group = self._groups.of_mesh(mesh)
+        if group is not None:
+            if group.order.part not in ("removed", "must_rejoin"):
+                return
+            self._groups.end(group)
+        began = next((row for row in opened.groups() if row.scope == mesh), None)
+        if began is None or began.voter != offer.id:
+            await asyncio.to_thread(
+                partial(
+                    opened.join,
+                    mesh,
+                    incarnation=offer.incarnation,
+                    tag=offer.group,
+                    voter=offer.id,
+                )
+            )
+        elif began.standing != "learner" or began.tag != offer.group:
+            return  # it was taken from us, or lost: the leader has to remove that id first
+
+        def note(tx: Transaction) -> QuorumRow:
+            row = tx.quorum_get(mesh) or QuorumRow(
+                mesh=mesh, incarnation=offer.incarnation, tag=offer.group
+            )
+            # Entries that this node has folded before are known by their ids, and come again.
+            row = msgspec.structs.replace(
+                row,
+                engine="embedded",
+                incarnation=offer.incarnation,
+                tag=offer.group,
+                voter=offer.id,
+                applied=0,
+            )
+            tx.quorum_put(row)
+            return row
+
+        row: QuorumRow = await self._write("quorum.join", note)
+        log.warning("this node learns to vote in %s, as member %d", mesh, offer.id)
+        self._groups.begin(row, offer.config.members)

@@ -1,0 +1,166 @@
+"""The order of one mesh whose voters this node is among: a `MeshOrder` on a `GroupDriver`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from holdfast.node.core.commit import Committed
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
+from holdfast.node.quorum.embedded.open_proposals import (
+    AppliedProposal,
+    ProposalAnswer,
+    ProposalEnd,
+)
+from holdfast.node.quorum.embedded.ports import CommitFold
+from holdfast.node.quorum.embedded.voter_links import VoterLinks
+from holdfast.node.quorum.ports import OrderMember, OrderPart, OrderStatus
+from holdfast.rules.errors import NoQuorum, OutcomeUnknown
+from holdfast.rules.limits import QUORUM_TICK_MS, SECOND_MS
+from holdfast.rules.quorum.raft.messages import Proposal
+
+
+class EmbeddedOrder:
+    """Belongs to one event loop."""
+
+    def __init__(self, mesh: str, driver: GroupDriver, fold: CommitFold, links: VoterLinks) -> None:
+        self.mesh = mesh
+        self.driver = driver
+        self.fold = fold
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
+        self.problem = ""
+        self.late_ms = 0
+        self._links = links
+        self._confirmed: float | None = None
+
+    async def propose(self, id: bytes, raw: bytes, *, timeout_ms: int) -> Committed:
+        answer: asyncio.Future[ProposalAnswer] = asyncio.get_running_loop().create_future()
+
+        def answered(end: ProposalAnswer) -> None:
+            if not answer.done():
+                answer.set_result(end)
+
+        self.driver.propose(Proposal(id, raw), ticks_of(timeout_ms), answered)
+        end = await answer
+        if isinstance(end, AppliedProposal):
+            assert isinstance(end.result, Committed), "the fold of a store gives these"
+            return end.result
+        if end is ProposalEnd.UNKNOWN:
+            raise OutcomeUnknown(
+                f"the quorum of {self.mesh!r} did not answer within {timeout_ms} ms; the write may "
+                "still be committed"
+            )
+        if end is ProposalEnd.REFUSED:
+            raise NoQuorum(
+                f"this node takes no part in the quorum of {self.mesh!r}: "
+                f"{self.problem or 'its vote was taken, or its disk has failed'}"
+            )
+        raise no_quorum(self.mesh, timeout_ms)
+
+    async def confirm(self, *, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[int | None] = loop.create_future()
+        begun = loop.time()
+
+        def answered(index: int | None) -> None:
+            if not answer.done():
+                answer.set_result(index)
+
+        self.driver.read(ticks_of(timeout_ms), answered)
+        if await answer is None:
+            raise no_quorum(self.mesh, timeout_ms)
+        # Everything committed before the call is here: it was confirmed as of then.
+        self._confirmed = max(begun, self._confirmed or begun)
+
+    def status(self) -> OrderStatus:
+        state = self.driver.state
+        leader = state.log.config.member(state.leader)
+        return OrderStatus(
+            mesh=self.mesh,
+            engine="embedded",
+            incarnation=state.incarnation,
+            part=self.part,
+            lease_epoch=state.term,
+            coordinator="" if leader is None else leader.peer,
+            members=self._members(),
+            committed=state.commit,
+            applied=self.fold.applied,
+            confirmed_ms=_age_ms(self._confirmed),
+            has_quorum=self.has_quorum,
+            waiting=len(self.driver.proposals) + len(self.driver.reads),
+            late_ms=self.late_ms,
+            problem=self.problem or _words(self.driver),
+        )
+
+    @property
+    def part(self) -> OrderPart:
+        state = self.driver.state
+        if state.removed:
+            return "removed"
+        if state.barred:
+            return "must_rejoin"
+        if state.disk == "failed":
+            return "failed"
+        if state.role == "leader":
+            return "coordinator"
+        return "voter" if state.log.config.is_voter(state.me) else "learner"
+
+    @property
+    def has_quorum(self) -> bool:
+        """A leader that hears no majority steps down, and a follower that hears no leader forgets
+        it: so one that is known is one that a majority follows, as far as we can tell.
+        """
+        state = self.driver.state
+        if state.role == "leader":
+            return state.leads_settled
+        return state.leader != 0 and (state.asleep or state.elapsed < 2 * state.timing.election)
+
+    def _members(self) -> tuple[OrderMember, ...]:
+        state = self.driver.state
+        found = []
+        for member in state.log.config.members:
+            progress = state.peer(member.id)
+            is_me = member.id == state.me
+            leads = state.role == "leader"
+            heard = None if is_me else self._links.heard_at(member.key)
+            match = state.durable if is_me else progress.match if progress is not None else None
+            found.append(
+                OrderMember(
+                    id=member.id,
+                    peer=member.peer,
+                    place=member.place,
+                    leads=member.id == state.leader,
+                    linked=is_me or self._links.is_linked(member.key),
+                    match=match if leads or is_me else None,
+                    heard_ms=_age_ms(heard),
+                    disk=state.disk if is_me else progress.disk if progress else "fine",
+                )
+            )
+        return tuple(found)
+
+
+def no_quorum(mesh: str, timeout_ms: int) -> NoQuorum:
+    return NoQuorum(f"no majority of the voters of {mesh!r} answered within {timeout_ms} ms")
+
+
+def ticks_of(timeout_ms: int) -> int:
+    """How many ticks a caller waits; one more than it asked for, because a tick may come soon."""
+    return 1 + -(-timeout_ms // QUORUM_TICK_MS)
+
+
+def _age_ms(at: float | None) -> int | None:
+    if at is None:
+        return None
+    return max(0, round((asyncio.get_running_loop().time() - at) * SECOND_MS))
+
+
+def _words(driver: GroupDriver) -> str:
+    state = driver.state
+    if driver.fold_error is not None:
+        return f"committed entries cannot be applied: {driver.fold_error.message}"
+    if state.disk == "full":
+        return "the disk is full: nothing new is taken into the log"
+    if state.disk == "failed":
+        return "the disk has failed under the votes of this node: restart it, and look at the disk"
+    return ""

@@ -1,0 +1,76 @@
+"""The fold of a group into this node's store: committed entries go through the door, in one
+transaction with the index up to which everything is applied.
+
+Entries that no caller made, the empty one of a new leader and changes of the members, are not
+folded. How far we are is stored with the next one that is: after a restart those in between are
+passed over once more.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from holdfast.node.core.commit import CommitRun, Committed, CommittedEntry
+from holdfast.node.core.context import NodeContext
+from holdfast.node.quorum.embedded.ports import Folded, FoldedEntry
+from holdfast.rules.errors import HoldfastError, StoreFailed
+from holdfast.storage.ports import Work
+
+Write = Callable[[str, Work[Any]], "Future[Any]"]
+FOLD = "quorum.fold"
+"""What the metrics call it. It is not refused when the disk is nearly full: it is decided."""
+
+
+class StoreFold:
+    """A `CommitFold` for one mesh."""
+
+    def __init__(
+        self,
+        ctx: NodeContext,
+        mesh: str,
+        write: Write,
+        *,
+        applied: int,
+        post: Callable[[Callable[[], None]], None],
+        on_folded: Callable[[Sequence[Committed]], None] = lambda results: None,
+    ) -> None:
+        self.applied = applied
+        self.on_folded = on_folded
+        self._ctx, self._mesh, self._write, self._post = ctx, mesh, write, post
+
+    def fold(self, entries: Sequence[CommittedEntry], upto: int, done: Folded) -> None:
+        if not entries:
+            self._post(partial(self._passed, upto, done))
+            return
+        future = self._write(FOLD, CommitRun(self._ctx, self._mesh, entries))
+        future.add_done_callback(partial(self._folded, entries, upto, done))
+
+    def _passed(self, upto: int, done: Folded) -> None:
+        self.applied = upto
+        done(())
+
+    def _folded(
+        self,
+        entries: Sequence[CommittedEntry],
+        upto: int,
+        done: Folded,
+        future: Future[list[Committed]],
+    ) -> None:
+        if future.cancelled():
+            return  # the loop ends
+        error = future.exception()
+        if error is not None:
+            typed = error if isinstance(error, HoldfastError) else StoreFailed(f"{error!r}")
+            done(typed)
+            return
+        results = future.result()
+        self.applied = upto
+        folded = [
+            FoldedEntry(entry.index, result.raw_id or b"", result)
+            for entry, result in zip(entries, results, strict=True)
+        ]
+        done(folded)
+        self.on_folded(results)

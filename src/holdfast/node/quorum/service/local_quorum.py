@@ -1,0 +1,289 @@
+"""The quorums of a home, in the process that holds them: `QuorumApi` on the orders of its meshes.
+
+The host of the groups hands in where the order of a mesh is to be had, and says when one begins or
+ends here. Everything belongs to the event loop of the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+
+from holdfast.node.core.commit import Committed
+from holdfast.node.core.engine import NodeEngine
+from holdfast.node.quorum.api import ReadDemand, ReplaySummary, StrongReceipt
+from holdfast.node.quorum.ports import MeshOrder, OrderStatus
+from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
+from holdfast.node.quorum.service.lane import LoopWrite
+from holdfast.node.quorum.service.operators import QuorumOperators
+from holdfast.node.quorum.service.reads import confirmed_read, degraded_state, due_snapshots
+from holdfast.node.quorum.service.strong_writes import StrongWrites
+from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
+from holdfast.rules.limits import (
+    QUORUM_COMMIT_MS,
+    QUORUM_CONFIRM_MS,
+    QUORUM_SNAPSHOT_MS,
+    QUORUM_WAIT_MS_MAX,
+    SECOND_MS,
+)
+from holdfast.rules.quorum.degraded_read import DegradedRead
+from holdfast.rules.quorum.view import LeaseRow
+from holdfast.storage.ports import Transaction
+
+log = logging.getLogger("holdfast.quorum")
+
+
+class _Seat:
+    """A mesh with its writes and its duties."""
+
+    def __init__(self, writes: StrongWrites, duties: CoordinatorDuties) -> None:
+        self.writes, self.duties = writes, duties
+        writes.order.on_change = self._changed
+        writes.order.on_folded = self._folded
+        self.loading = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        await self.writes.replay.load()
+        self.duties.load()
+
+    def _changed(self) -> None:
+        self.writes.changed()
+        self.duties.wake()
+
+    def _folded(self, results: Sequence[Committed]) -> None:
+        self.writes.folded(results)
+        self.duties.folded(results)
+
+    async def close(self) -> None:
+        self.loading.cancel()
+        await asyncio.gather(self.loading, return_exceptions=True)
+        await self.duties.close()
+        await self.writes.close()
+
+
+class LocalQuorum:
+    """A `QuorumApi` on the orders of this process. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        engine: NodeEngine,
+        write: LoopWrite,
+        orders: Callable[[str], MeshOrder],
+        operators: QuorumOperators,
+        *,
+        heard: PeersHeard = lambda mesh: {},
+        monotonic_ms: Callable[[], int] = lambda: int(monotonic() * SECOND_MS),
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`orders` gives the order of a mesh, and raises NoVoters if there is none here. `heard`
+        says by mesh how long ago members were heard that belong to no group.
+        """
+        self._engine, self._write, self._orders = engine, write, orders
+        self._operators, self._heard = operators, heard
+        self._monotonic_ms, self._chance = monotonic_ms, chance
+        self._seats: dict[str, _Seat] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._recording: asyncio.Task[None] | None = None
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begins with every mesh of this home that has voters: their queues are loaded, and what
+        waits is tried as soon as members and coordinator are known.
+        """
+        rows = self._engine.read("quorum.list", lambda tx: tx.quorum_list())
+        for row in rows:
+            with suppress(NoVoters):  # its order begins later, or in another place
+                await self._seat(row.mesh)
+        self._recording = asyncio.create_task(self._record_snapshots())
+
+    def begin(self, mesh: str) -> None:
+        """The order of a mesh is here now, or is another one than before."""
+        order = self._orders(mesh)
+        seat = self._seats.get(mesh)
+        if seat is not None and seat.writes.order is order:
+            return
+        self.end(mesh)
+        writes = StrongWrites(self._engine, self._write, order, self._chance)
+        duties = CoordinatorDuties(
+            self._engine, writes, self._heard, self._monotonic_ms, self._chance
+        )
+        self._seats[mesh] = _Seat(writes, duties)
+
+    def look(self, mesh: str) -> None:
+        """The order of a mesh may be here now, or gone, or another one than before."""
+        try:
+            self.begin(mesh)
+        except NoVoters:
+            self.end(mesh)
+
+    def end(self, mesh: str) -> None:
+        """The order of a mesh is no longer here."""
+        seat = self._seats.pop(mesh, None)
+        if seat is not None:
+            leaving = asyncio.create_task(seat.close())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        if self._recording is not None:
+            self._recording.cancel()
+            await asyncio.gather(self._recording, return_exceptions=True)
+        for mesh in list(self._seats):
+            self.end(mesh)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    async def _seat(self, mesh: str) -> _Seat:
+        """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
+        self.begin(mesh)
+        seat = self._seats[mesh]
+        await asyncio.shield(seat.loading)
+        return seat
+
+    async def _writes(self, mesh: str) -> StrongWrites:
+        return (await self._seat(mesh)).writes
+
+    # --- writes and reads --------------------------------------------------------------------
+
+    async def intend(
+        self,
+        mesh: str,
+        op: str,
+        entity: str,
+        body: bytes,
+        *,
+        id: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> StrongReceipt:
+        within = _patience(timeout_ms, QUORUM_COMMIT_MS)
+        return await (await self._writes(mesh)).intend(op, entity, body, id, within)
+
+    async def confirm(
+        self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
+    ) -> DegradedRead:
+        within = _patience(timeout_ms, QUORUM_CONFIRM_MS)
+        return await confirmed_read(self._engine, await self._writes(mesh), demand, within)
+
+    async def lease_granted(self, mesh: str, name: str, session: bytes, *, timeout_ms: int) -> bool:
+        """LeaseNotHeld if the session neither holds the lease nor waits for it."""
+        writes = await self._writes(mesh)
+        until = monotonic() + _patience(timeout_ms, 0) / SECOND_MS
+        while True:
+            folded = writes.news.next(name)
+            try:
+                if self._is_granted(mesh, name, session):
+                    return True
+                async with asyncio.timeout(max(0.0, until - monotonic())):
+                    await folded
+            except TimeoutError:
+                return self._is_granted(mesh, name, session)
+            finally:
+                writes.news.forget(name, folded)
+
+    def _is_granted(self, mesh: str, name: str, session: bytes) -> bool:
+        row: LeaseRow | None = self._engine.read(
+            "quorum.leases", lambda tx: tx.lease_get(mesh, name)
+        )
+        if row is not None and row.session == session:
+            return True
+        if row is None or all(one.session != session for one in row.waiting):
+            raise LeaseNotHeld(f"lease {name!r}: this session does not wait for it any more")
+        return False
+
+    async def replay(self, mesh: str, *, node: str | None = None) -> ReplaySummary:
+        return await (await self._writes(mesh)).replay.replay(node)
+
+    async def pause(self, mesh: str) -> None:
+        await (await self._writes(mesh)).lane.pause()
+
+    async def resume(self, mesh: str) -> None:
+        writes = await self._writes(mesh)
+        await writes.lane.resume()
+        writes.replay.wake()
+
+    # --- by the names of the source ----------------------------------------------------------
+
+    async def get_mesh_degraded_read_state(self, mesh: str) -> DegradedRead:
+        """How fresh a read is that nobody confirms."""
+        return degraded_state(self._engine, await self._writes(mesh))
+
+    async def replay_pending_writes_for_node(self, target: str) -> ReplaySummary:
+        """Tries what waits for one node, in all meshes."""
+        found = [await self.replay(mesh, node=target) for mesh in sorted(self._seats)]
+        return ReplaySummary(
+            attempted=sum(one.attempted for one in found),
+            applied=sum(one.applied for one in found),
+            failed=sum(one.failed for one in found),
+            pending=sum(one.pending for one in found),
+        )
+
+    def on_node_recovered(self, node: str, previous_status: str) -> None:
+        """A node can be reached again: what waits is tried, and a coordinator looks whether the
+        node counts as lost.
+        """
+        log.info("%s is back (it was %s)", node, previous_status)
+        for seat in self._seats.values():
+            seat.writes.changed()
+            seat.duties.wake()
+
+    # --- operators ---------------------------------------------------------------------------
+
+    async def status(self, mesh: str) -> OrderStatus:
+        return self._orders(mesh).status()
+
+    async def init(
+        self, mesh: str, voters: tuple[str, ...], *, engine: str = "embedded"
+    ) -> OrderStatus:
+        status = await self._operators.init(mesh, voters, engine=engine)
+        self.begin(mesh)
+        return status
+
+    async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
+        return await self._operators.add(mesh, peer, timeout_ms=timeout_ms)
+
+    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
+        return await self._operators.remove(mesh, peer, timeout_ms=timeout_ms)
+
+    async def transfer(
+        self, mesh: str, to: str | None, *, timeout_ms: int | None = None
+    ) -> OrderStatus:
+        return await self._operators.transfer(mesh, to, timeout_ms=timeout_ms)
+
+    async def step_down(self, mesh: str) -> OrderStatus:
+        return await self._operators.step_down(mesh)
+
+    async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
+        status = await self._operators.recover(mesh, accept_loss=accept_loss)
+        self.begin(mesh)
+        return status
+
+    # --- snapshots ---------------------------------------------------------------------------
+
+    async def _record_snapshots(self) -> None:
+        while True:
+            await asyncio.sleep(QUORUM_SNAPSHOT_MS / SECOND_MS)
+            try:
+                await self.record_snapshots()
+            except HoldfastError as error:
+                log.warning("what was last known was not recorded: %s", error.message)
+
+    async def record_snapshots(self) -> int:
+        """Records what this node knows now, of every mesh whose reads are fresh; how many."""
+        rows = due_snapshots(self._engine, [seat.writes for seat in self._seats.values()])
+
+        def work(tx: Transaction) -> int:
+            return sum(tx.snapshot_put(row) for row in rows)
+
+        return await self._write("quorum.snapshot", work) if rows else 0
+
+
+def _patience(timeout_ms: int | None, usual: int) -> int:
+    if timeout_ms is None:
+        return usual
+    if not 0 <= timeout_ms <= QUORUM_WAIT_MS_MAX:
+        raise BadValue(f"{timeout_ms} ms is no time to wait: it is 0 to {QUORUM_WAIT_MS_MAX}")
+    return timeout_ms

@@ -1,0 +1,177 @@
+"""Groups of real nodes over real links: begin, vote, lose a leader, change members, recover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.rules.envelope import encode
+from holdfast.rules.errors import (
+    AlreadyExists,
+    Conflict,
+    NoQuorum,
+    NotAMember,
+    NotShared,
+    OutcomeUnknown,
+)
+from support.envelopes import MESH
+from support.voter_nodes import VoterNode, mission, until, voted
+
+
+def coordinator(nodes: list[VoterNode]) -> VoterNode:
+    return next(node for node in nodes if node.part == "coordinator")
+
+
+async def coordinated(nodes: list[VoterNode]) -> VoterNode:
+    """Waits until one of them coordinates, and the others know it."""
+    await until(
+        lambda: (
+            any(node.part == "coordinator" for node in nodes)
+            and all(node.order.has_quorum for node in nodes if node.is_up)
+        )
+    )
+    return coordinator(nodes)
+
+
+def titles(nodes: list[VoterNode], id: str = "m1") -> set[bytes | None]:
+    rows = [node.mission(id) for node in nodes]
+    return {None if row is None else row.fields for row in rows}
+
+
+def test_Q3_Q4_three_nodes_go_on_without_the_one_that_led(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, _, cy = nodes
+        await ana.host.operators.init(MESH, ["bo", "cy"])
+        assert sorted(ana.voters()) == ["ana", "bo", "cy"]
+        with pytest.raises(AlreadyExists):
+            await ana.host.operators.init(MESH, [])
+        for node in nodes:
+            await until(lambda: node.part in ("voter", "coordinator"))  # noqa: B023
+            done = await node.put(f"by {node.name}")
+            assert done.outcome == "applied"
+        await cy.order.confirm(timeout_ms=20_000)
+        row = cy.mission()
+        assert row is not None
+        assert (row.revision, b"by cy" in row.fields) == (3, True)
+
+        first = coordinator(nodes)
+        epoch = first.order.status().lease_epoch
+        await first.down()
+        others = [node for node in nodes if node is not first]
+        assert (await others[0].put("after it")).outcome == "applied"
+        after = coordinator(others)
+        assert after.order.status().lease_epoch > epoch
+        assert after.mission() is not None
+
+        await first.up()
+        await until(lambda: first.part == "voter" and titles(nodes) == titles(others))
+        await first.order.confirm(timeout_ms=20_000)
+
+    voted(tmp_path, story, "ana", "bo", "cy")
+
+
+def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, cy = nodes
+        await ana.host.operators.init(MESH, ["bo", "cy"])
+        await bo.down()
+        await cy.down()
+        await until(lambda: not ana.order.has_quorum)
+        with pytest.raises(NoQuorum):
+            await ana.put("alone", timeout_ms=500)
+        with pytest.raises(NoQuorum):
+            await ana.order.confirm(timeout_ms=500)
+        assert ana.mission() is None
+        assert not ana.order.status().has_quorum
+
+        with pytest.raises((NoQuorum, OutcomeUnknown)):
+            await ana.host.operators.remove(MESH, "bo", timeout_ms=500)
+        await ana.host.operators.recover(MESH)
+        assert ana.voters() == ["ana"]
+        assert (await ana.put("recovered")).outcome == "applied"
+        row = ana.mission()
+        assert row is not None
+        assert row.fence.incarnation == 2
+
+    voted(tmp_path, story, "ana", "bo", "cy")
+
+
+def test_Q10_voters_come_and_go_through_whichever_node_is_asked(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, cy = nodes
+        with pytest.raises(NotAMember):
+            await ana.host.operators.init(MESH, ["nobody"])
+        with pytest.raises(NotShared):
+            await ana.host.operators.init("own", ["bo"])
+        await ana.host.operators.init(MESH, ["bo"])
+        assert (await ana.put("two")).outcome == "applied"
+
+        # Ana owns the mesh, so she lets cy vote; bo's operator asks, whoever coordinates.
+        await ana.host.voters.voter_key(MESH, "cy")
+        await until(lambda: bo.host.voters.may_vote(MESH, (cy.host.bus.key,)))
+        await bo.host.operators.add(MESH, "cy")
+        await until(lambda: cy.part == "voter" and titles(nodes) == titles([ana]))
+        with pytest.raises(AlreadyExists):
+            await bo.host.operators.add(MESH, "cy")
+
+        leads = await coordinated(nodes)
+        other = next(node for node in nodes if node is not leads)
+        await other.host.operators.transfer(MESH, other.name)
+        await until(lambda: other.part == "coordinator")
+        assert (await leads.put("handed over")).outcome == "applied"
+
+        await other.host.operators.remove(MESH, other.name)
+        await until(lambda: other.part == "none")
+        rest = [node for node in nodes if node is not other]
+        await coordinated(rest)
+        assert (await rest[0].put("without it")).outcome == "applied"
+        with pytest.raises(NotAMember):
+            await rest[0].host.operators.remove(MESH, other.name)
+
+        await rest[0].host.operators.add(MESH, other.name)
+        await until(lambda: other.part == "voter")
+        ids = [one.id for one in rest[0].order.driver.state.log.config.members]
+        assert max(ids) == 4, "an id is never used twice"
+        await until(lambda: titles(nodes) == titles(rest))
+
+    voted(tmp_path, story, "ana", "bo", "cy")
+
+
+def test_Q10_the_last_voter_stays(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        (ana,) = nodes
+        await ana.host.operators.init(MESH, [])
+        with pytest.raises(Conflict):
+            await ana.host.operators.remove(MESH, "ana")
+        assert (await ana.put("alone")).outcome == "applied"
+        await ana.down()
+        await ana.up()
+        assert (await ana.put("again")).outcome == "applied"
+        row = ana.mission()
+        assert row is not None
+        assert row.revision == 2
+
+    voted(tmp_path, story, "ana")
+
+
+def test_Q9_a_member_without_a_vote_writes_and_reads_through_voters(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, dee = nodes
+        await ana.host.operators.init(MESH, ["bo"])
+        assert (await ana.put("before")).outcome == "applied"
+        # What is committed reaches her by the links of the mesh; from then on she knows of voters.
+        await until(lambda: titles([dee]) == titles([ana]))
+        order = dee.host._orders.order(MESH)
+        assert order.status().part == "member"
+        envelope = mission("dee", "by dee")
+        done = await order.propose(envelope.id, encode(envelope), timeout_ms=20_000)
+        assert (done.outcome, done.number) == ("applied", 2)
+        assert titles([dee]) == titles([ana])
+        assert (await bo.put("by bo")).outcome == "applied"
+        await order.confirm(timeout_ms=20_000)
+        row = dee.mission()
+        assert row is not None
+        assert (row.revision, b"by bo" in row.fields) == (3, True)
+
+    voted(tmp_path, story, "ana", "bo", "dee")
