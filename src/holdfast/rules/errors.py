@@ -20,6 +20,7 @@
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
+    │   │                    AuthChannelClosed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
@@ -1088,6 +1089,14 @@ class AuditGap(Conflict, code="audit_gap", hint="bring the events in between fir
     """An event of an audit stream came before others of its origin that precede it."""
 
 
+class AuthChannelClosed(
+    NotAllowed,
+    code="auth_channel_closed",
+    hint="set auth_channel = true under [quorum] in the settings of that node, then reload it",
+):
+    """Auth material was brought to, or asked of, a node whose channel for it is closed."""
+
+
 class NoVoters(Conflict, code="no_voters"):
     """The mesh has no voters, so nothing can be committed in it."""
 
@@ -1129,12 +1138,20 @@ class CommitForked(
 
 
 class NotFresh(
-    Refused, code="not_fresh", http_status=503, hint="ask again, or allow an older answer"
+    Refused,
+    code="not_fresh",
+    exit_code=6,
+    http_status=503,
+    hint="ask again, or allow an older answer",
 ):
     """A linearizable read was demanded and cannot be had now."""
 
 
 class TooStale(
-    Refused, code="too_stale", http_status=503, hint="ask again, or allow an older answer"
+    Refused,
+    code="too_stale",
+    exit_code=6,
+    http_status=503,
+    hint="ask again, or allow an older answer",
 ):
     """What can be read now is older than the caller allows."""
