@@ -89,11 +89,16 @@ def staging_of(mesh: str) -> str:
 # --- giving ---------------------------------------------------------------------------------------
 
 
-def give_snapshot(reader: Reader, mesh: str, write: Callable[[bytes], object]) -> int:
-    """Writes everything that was committed in a mesh, and returns the index up to which."""
+def give_snapshot(
+    reader: Reader, mesh: str, write: Callable[[bytes], object], applied: int = 0
+) -> int:
+    """Writes everything that was committed in a mesh, and returns the index up to which. `applied`
+    is how far this node was at least before `reader` began to look.
+    """
     standing = reader.quorum_get(mesh)
     if standing is None:
         raise NoVoters(f"the mesh {mesh!r} has no voters")
+    index = max(standing.applied, applied)
     writer = SnapshotWriter(write)
     writer.header(
         SnapshotHeader(
@@ -101,7 +106,7 @@ def give_snapshot(reader: Reader, mesh: str, write: Callable[[bytes], object]) -
             mesh,
             standing.incarnation,
             standing.tag,
-            standing.applied,
+            index,
             standing.number,
             standing.fence,
             standing.committed_at,
@@ -126,7 +131,7 @@ def give_snapshot(reader: Reader, mesh: str, write: Callable[[bytes], object]) -
     turns = (turn for task in _tasks(reader, mesh) for turn in reader.task_events(mesh, task.task))
     writer.rows(TurnsPage, map(_given_turn, turns))
     writer.end()
-    return standing.applied
+    return index
 
 
 def _given_commits(reader: Reader, mesh: str) -> Iterator[GivenCommit]:

@@ -52,14 +52,16 @@ class StateSnapshots:
         *,
         post: Callable[[Callable[[], None]], None],
         aside: Callable[[Callable[[], None]], None] = in_a_thread,
+        applied: Callable[[], int] = lambda: 0,
         on_taken: Callable[[int], None] = lambda index: None,
     ) -> None:
         """`folder` is where the file lies. `post` calls a function in the driver's thread, from any
-        thread; `aside` in another one, because it lasts. `on_taken` hears, in the driver's thread,
-        up to which index the mesh is applied now.
+        thread; `aside` in another one, because it lasts. `applied` is how far the fold is: entries
+        that no caller made are noted in the store only with the next one. `on_taken` hears, in the
+        driver's thread, up to which index the mesh is applied now.
         """
         self._store, self._ctx, self._mesh, self._folder = store, ctx, mesh, folder
-        self._post, self._aside, self._on_taken = post, aside, on_taken
+        self._post, self._aside, self._applied, self._on_taken = post, aside, applied, on_taken
         self._checked: tuple[bytes, SnapshotStage] | None = None
 
     def clear(self) -> None:
@@ -67,9 +69,11 @@ class StateSnapshots:
         SnapshotStage(self._store, self._ctx, self._mesh, tuple).clear()
 
     def give(self, done: Given) -> None:
+        applied = self._applied()
+
         def work() -> None:
             try:
-                given: GivenSnapshot | HoldfastError = self._spooled()
+                given: GivenSnapshot | HoldfastError = self._spooled(applied)
             except Exception as error:
                 given = _typed(error)
             self._post(partial(done, given))
@@ -87,7 +91,7 @@ class StateSnapshots:
 
         self._run(lambda: self._place(snapshot, read), taken)
 
-    def _spooled(self) -> SpooledSnapshot:
+    def _spooled(self, applied: int) -> SpooledSnapshot:
         spool, total = SpoolFile(self._folder, QUORUM_SNAPSHOT_BYTES_MAX), blake3()
 
         def write(data: bytes) -> None:
@@ -96,7 +100,7 @@ class StateSnapshots:
 
         try:
             with self._store.read() as reader:
-                index = give_snapshot(reader, self._mesh, write)
+                index = give_snapshot(reader, self._mesh, write, applied)
         except BaseException:
             spool.close()
             raise
