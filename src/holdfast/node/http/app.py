@@ -7,7 +7,6 @@ from holdfast.node.http import (
     brokers,
     bus,
     changes,
-    commits,
     consumers,
     digests,
     events,
@@ -29,7 +28,7 @@ from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers, bus),
-    *(append, facts, changes, ranges, commits, consumers, objects, digests),
+    *(append, facts, changes, ranges, consumers, objects, digests),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )
 

@@ -54,7 +54,7 @@ _ELSEWHERE: Final = (NoQuorum, TooMany, NoVoters, OverLimit)
 """What a voter says when another one may do it, and it itself has done nothing."""
 
 
-class Answer(Protocol):
+class VoterAnswer(Protocol):
     @property
     def body(self) -> bytes: ...
 
@@ -64,7 +64,7 @@ class RequestBus(Protocol):
 
     async def request(
         self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
-    ) -> Answer: ...
+    ) -> VoterAnswer: ...
 
 
 class ForwardedOrder:
