@@ -4,33 +4,19 @@ A range is read batch by batch, each in a read of its own, so that a long one ho
 writer nor the checkpoint. Meanwhile a sweep may truncate the log. Then the connection is cut: an
 Arrow stream without its end mark, or a chunked body without its last chunk, is never taken for a
 whole one.
-
-What quorums have committed is read by number, a page at a time: a log gives strong envelopes and
-does not say what became of them, and here they come in commit order, each with its record. A reader
-asks from the number after its last on.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import partial
 
 from starlette.responses import Response
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.http.context import NodeRequest, check_still
-from holdfast.node.log import consumers, serve
-from holdfast.protocol.commit_page import CommitsHeld
-from holdfast.protocol.log_wire import ARROW, MSGPACK, NDJSON
-from holdfast.rules.errors import (
-    BadInput,
-    EpochChanged,
-    NotGranted,
-    NoVoters,
-    PastEnd,
-    Truncated,
-    UnknownMesh,
-)
+from holdfast.node.log import consumers
+from holdfast.protocol.log_wire import ARROW, NDJSON
+from holdfast.rules.errors import BadInput, EpochChanged, NotGranted, PastEnd, Truncated
 from holdfast.rules.filters import CLASSES, Filter
 from holdfast.rules.limits import RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
 from holdfast.rules.rows import Columns
@@ -140,34 +126,3 @@ async def _parts(call: NodeRequest, ranged: Ranged, form: Form) -> AsyncGenerato
             yield part
     if ended := form.end():
         yield ended
-
-
-# --- what quorums have committed -----------------------------------------------------------------
-
-
-@routes.get("/v1/commits", answers={200: CommitsHeld}, errors=(NotGranted,))
-async def _held(call: NodeRequest) -> Response:
-    """By mesh with voters: the number of the last commit that this node has."""
-    held = await call.api.run(partial(serve.commits_held, call.api.engine, call.caller))
-    return call.answer(held)
-
-
-@routes.get(
-    "/v1/commits/page",
-    answers={200: MSGPACK},
-    params=(
-        Param("mesh", "The mesh.", required=True),
-        Param("from", "The number of the first commit; 1 if left out.", int),
-    ),
-    errors=(NotGranted, UnknownMesh, NoVoters, Truncated),
-    example="-G -d mesh=team -d from=1 -o page.msgpack",
-)
-async def _page(call: NodeRequest) -> Response:
-    """Commits of a mesh from a number on, with envelopes and records; none if there are none yet.
-    `docs/protocol/tables.md` has the fields of a page.
-    """
-    mesh, first = call.required("mesh"), call.number("from")
-    work = partial(serve.serve_commits, call.api.engine, call.caller, mesh, first or 1)
-    body = await call.api.run(work)
-    check_still(call)
-    return Response(body, media_type=MSGPACK)

@@ -7,6 +7,7 @@ watch serves all meshes of a home; while nobody waits, a ring costs nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class FoldWatch:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._waiting: set[_Waiting] = set()
+        self._followers: dict[str, tuple[int, Callable[[int, int], None]]] = {}
+        """By mesh: the last commit that was told, and whom."""
         self._rung = False
         engine.store.on_commit(self._ring)
 
@@ -56,7 +59,7 @@ class FoldWatch:
 
     def _ring(self) -> None:
         """Something was committed; from any thread."""
-        if self._rung or not self._waiting:
+        if self._rung or not (self._waiting or self._followers):
             return
         self._rung = True
         with suppress(RuntimeError):  # the loop has ended
@@ -64,9 +67,7 @@ class FoldWatch:
 
     def _look(self) -> None:
         self._rung = False  # before reading: a commit from now on rings again
-        if not self._waiting:
-            return
-        meshes = {one.mesh for one in self._waiting}
+        meshes = {one.mesh for one in self._waiting} | self._followers.keys()
 
         def read(tx: Reader) -> dict[str, int]:
             rows = ((mesh, tx.quorum_get(mesh)) for mesh in meshes)
@@ -76,3 +77,11 @@ class FoldWatch:
         for one in self._waiting:
             if numbers[one.mesh] >= one.number and not one.done.done():
                 one.done.set_result(None)
+        for mesh, (told, tell) in list(self._followers.items()):
+            if numbers[mesh] > told:
+                self._followers[mesh] = (numbers[mesh], tell)
+                tell(told, numbers[mesh])
+
+    def follow(self, mesh: str, tell: Callable[[int, int], None]) -> None:
+        """Calls `tell` whenever commits were folded, with the last one before and the last one."""
+        self._followers[mesh] = (self.number(mesh), tell)

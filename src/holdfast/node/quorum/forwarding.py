@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.node.core.commit import Committed
@@ -44,7 +45,8 @@ from holdfast.rules.errors import (
     TooMany,
     UnknownPeer,
 )
-from holdfast.rules.limits import FORWARD_TRY_MS, REQUEST_MS_MAX, SECOND_MS
+from holdfast.rules.limits import CHUNK_ROWS, FORWARD_TRY_MS, REQUEST_MS_MAX, SECOND_MS
+from holdfast.rules.quorum.commit_record import decode_stored_record
 from holdfast.rules.quorum.known_intents import intent_of
 from holdfast.storage.ports import Reader
 from holdfast.transport.remote_errors import error_by_code
@@ -83,6 +85,7 @@ class ForwardedOrder:
         """
         self.mesh = mesh
         self.on_change: Callable[[], None] = lambda: None
+        self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
         self._engine, self._watch, self._bus, self._voters = engine, watch, bus, voters
         self._answered = ""
         """Who answered last: it is asked first."""
@@ -90,6 +93,16 @@ class ForwardedOrder:
         self._reached = False
         self._given: ConfirmGiven | None = None
         self._waiting = 0
+        watch.follow(mesh, self._folded)
+
+    def _folded(self, before: int, number: int) -> None:
+        """Commits that came from a neighbour are folded here now."""
+        while before < number:
+            found = self._engine.read("quorum.folded", partial(committed_since, self.mesh, before))
+            if not found:
+                return
+            before += len(found)
+            self.on_folded(found)
 
     def voters_changed(self) -> None:
         """Links or voters have changed: what waits may be tried now."""
@@ -285,3 +298,25 @@ def _said(error: RequestRefused) -> HoldfastError:
     """The error of the other side, as it was raised there."""
     code, _, message = error.message.partition(": ")
     return error_by_code(code, message)
+
+
+def committed_since(mesh: str, number: int, tx: Reader) -> list[Committed]:
+    """What became of the commits after this one, some of them, in commit order."""
+    found = []
+    for row in tx.commit_range(mesh, number + 1, CHUNK_ROWS):
+        record, entry = decode_stored_record(row.record), tx.log_find(row.id)
+        envelope = None if entry is None else decode_trusted(entry.raw)
+        found.append(
+            Committed(
+                row.id,
+                record.outcome,
+                record.reason,
+                number=row.number,
+                offset=row.offset,
+                revisions=record.revisions,
+                op="" if envelope is None else envelope.op,
+                entity="" if envelope is None else envelope.entity,
+                fence=record.fence,
+            )
+        )
+    return found

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
     AlreadyExists,
     Conflict,
@@ -14,8 +15,9 @@ from holdfast.rules.errors import (
     NotShared,
     OutcomeUnknown,
 )
+from holdfast.rules.quorum.compaction import LogLimits
 from support.envelopes import MESH
-from support.voter_nodes import VoterNode, until, voted
+from support.voter_nodes import VoterNode, mission, until, voted
 
 
 def coordinator(nodes: list[VoterNode]) -> VoterNode:
@@ -137,6 +139,35 @@ def test_Q10_voters_come_and_go_through_whichever_node_is_asked(tmp_path: Path) 
     voted(tmp_path, story, "ana", "bo", "cy")
 
 
+def test_Q4_Q10_a_voter_that_comes_late_gets_what_the_logs_have_dropped(tmp_path: Path) -> None:
+    """By a snapshot, over real links; then it votes, and goes on after a restart."""
+
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, cy = nodes
+        for node in nodes:
+            node.host.groups.limits = LogLimits(tail_entries=3, step_entries=2)
+        await ana.host.operators.init(MESH, ["bo"])
+        for number in range(20):
+            await ana.put(f"number {number}", id=f"m{number}")
+        await until(lambda: ana.order.driver.state.log.boundary > 5)
+        await until(lambda: bo.order.driver.state.log.boundary > 5)
+        await ana.host.voters.voter_key(MESH, "cy")
+        await ana.host.operators.add(MESH, "cy")
+        await until(lambda: cy.part == "voter" and titles(nodes, "m19") == titles([ana], "m19"))
+        assert cy.order.driver.state.log.boundary > 5
+        everything = [titles([ana], f"m{number}") for number in range(20)]
+        assert [titles([cy], f"m{number}") for number in range(20)] == everything
+
+        await cy.down()
+        await cy.up()
+        await until(lambda: cy.part == "voter")
+        await bo.down()
+        assert (await cy.put("cy and ana decide", id="m20")).outcome == "applied"
+        await until(lambda: titles([ana, cy], "m20") == titles([ana], "m20"))
+
+    voted(tmp_path, story, "ana", "bo", "cy")
+
+
 def test_Q10_the_last_voter_stays(tmp_path: Path) -> None:
     async def story(nodes: list[VoterNode]) -> None:
         (ana,) = nodes
@@ -152,3 +183,25 @@ def test_Q10_the_last_voter_stays(tmp_path: Path) -> None:
         assert row.revision == 2
 
     voted(tmp_path, story, "ana")
+
+
+def test_Q9_a_member_without_a_vote_writes_and_reads_through_voters(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, dee = nodes
+        await ana.host.operators.init(MESH, ["bo"])
+        assert (await ana.put("before")).outcome == "applied"
+        # What is committed reaches her by the links of the mesh; from then on she knows of voters.
+        await until(lambda: titles([dee]) == titles([ana]))
+        order = dee.host._orders.order(MESH)
+        assert order.status().part == "member"
+        envelope = mission("dee", "by dee")
+        done = await order.propose(envelope.id, encode(envelope), timeout_ms=20_000)
+        assert (done.outcome, done.number) == ("applied", 2)
+        assert titles([dee]) == titles([ana])
+        assert (await bo.put("by bo")).outcome == "applied"
+        await order.confirm(timeout_ms=20_000)
+        row = dee.mission()
+        assert row is not None
+        assert (row.revision, b"by bo" in row.fields) == (3, True)
+
+    voted(tmp_path, story, "ana", "bo", "dee")
