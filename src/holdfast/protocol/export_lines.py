@@ -242,7 +242,7 @@ class QuorumLine(ExportLine, frozen=True, kw_only=True, tag="quorum"):
     number: int
 
 
-class CommitLine(ExportLine, frozen=True, kw_only=True, tag="commit"):
+class CommittedLine(ExportLine, frozen=True, kw_only=True, tag="commit"):
     """One commit, with everything that a node without a vote needs of it."""
 
     mesh: str
@@ -265,7 +265,7 @@ AnyLine: TypeAlias = (
     | ConsumerLine
     | PeerLine
     | QuorumLine
-    | CommitLine
+    | CommittedLine
     | LogLine
 )
 

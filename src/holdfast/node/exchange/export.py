@@ -16,7 +16,7 @@ from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
     BlobLine,
-    CommitLine,
+    CommittedLine,
     ConflictLine,
     ConsumerLine,
     EnvelopeFields,
@@ -175,7 +175,7 @@ class _Export:
             shown = with_winner(reader, row)
             yield copy_to(ConflictLine, shown, winner=_text(shown.winner), loser=_text(row.loser))
 
-    def _commits(self, mesh: str) -> Iterator[CommitLine]:
+    def _commits(self, mesh: str) -> Iterator[CommittedLine]:
         for row in paged(
             lambda after: self._reader.commit_range(mesh, after + 1, CHUNK_ROWS),
             lambda row: row.number,
@@ -183,7 +183,7 @@ class _Export:
         ):
             entry = self._reader.log_get(row.offset)
             if entry is not None:  # its record stays when the log is truncated
-                yield CommitLine(mesh=mesh, number=row.number, record=row.record, raw=entry.raw)
+                yield CommittedLine(mesh=mesh, number=row.number, record=row.record, raw=entry.raw)
 
     def _parts(self, sha256: str) -> Iterator[BlobLine]:
         sha = bytes.fromhex(sha256)

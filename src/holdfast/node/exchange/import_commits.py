@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.commit_page import CommitLine as Row
-from holdfast.protocol.commit_page import CommitPage, check_page
-from holdfast.protocol.export_lines import CommitLine, NumberedLines, QuorumLine, decode_line
+from holdfast.protocol.commit_page import CommitLine, CommitPage, check_page
+from holdfast.protocol.export_lines import CommittedLine, NumberedLines, QuorumLine, decode_line
 from holdfast.rules.errors import CommitForked
 from holdfast.rules.limits import COMMIT_PAGE_BYTES, COMMIT_PAGE_ROWS
 
@@ -45,7 +44,7 @@ def _pages(engine: NodeEngine, lines: NumberedLines) -> Iterator[tuple[int, str,
             incarnation=quorum.incarnation,
             tag=quorum.group,
             first=run[0].number,
-            rows=tuple(Row(line.record, line.raw) for line in run),
+            rows=tuple(CommitLine(line.record, line.raw) for line in run),
             end=max(quorum.number, run[-1].number),
         )
         taken = engine.write("import", CommitPageIntake(engine.ctx, check_page(page), "the import"))
@@ -53,23 +52,23 @@ def _pages(engine: NodeEngine, lines: NumberedLines) -> Iterator[tuple[int, str,
         yield at, quorum.mesh, taken
 
 
-def _runs(lines: NumberedLines) -> Iterator[tuple[int, QuorumLine, list[CommitLine]]]:
+def _runs(lines: NumberedLines) -> Iterator[tuple[int, QuorumLine, list[CommittedLine]]]:
     """Commits that follow each other, few enough for a page, with the number of a line there."""
     quorum: QuorumLine | None = None
-    run: list[CommitLine] = []
+    run: list[CommittedLine] = []
     size = at = 0
     for at, raw in lines:
         if not raw.startswith((b'{"kind":"quorum"', b'{"kind":"commit"')):
             continue
         line = decode_line(raw)
-        follows = isinstance(line, CommitLine) and run and line.number == run[-1].number + 1
+        follows = isinstance(line, CommittedLine) and run and line.number == run[-1].number + 1
         full = len(run) == COMMIT_PAGE_ROWS or size >= COMMIT_PAGE_BYTES
         if run and quorum is not None and (full or not follows):
             yield at, quorum, run
             run, size = [], 0
         if isinstance(line, QuorumLine):
             quorum = line
-        elif isinstance(line, CommitLine):
+        elif isinstance(line, CommittedLine):
             run.append(line)
             size += len(raw)
     if run and quorum is not None:

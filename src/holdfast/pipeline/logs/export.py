@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.pipeline.logs.arrow import from_lists, in_order, uuid_texts
 from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
-from holdfast.protocol.export_lines import CommitLine, Header, LogLine, Trailer, check_file
+from holdfast.protocol.export_lines import CommittedLine, Header, LogLine, Trailer, check_file
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.ids import ID_BYTES
@@ -25,7 +25,7 @@ from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX, KIB, SOURCE_BATCH_BYTES
 from holdfast.rules.rows import Columns
 
 _lines: Final = msgspec.json.Decoder(LogLine)
-_commit: Final = msgspec.json.Decoder(CommitLine)
+_commit: Final = msgspec.json.Decoder(CommittedLine)
 _header: Final = msgspec.json.Decoder(Header)
 _trailer: Final = msgspec.json.Decoder(Trailer)
 _TAIL_BYTES: Final = 4 * KIB

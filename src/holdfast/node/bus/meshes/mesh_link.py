@@ -34,8 +34,8 @@ from holdfast.protocol.bus_mesh import (
     BlocksAsked,
     BlocksTold,
     CommitsAsked,
-    CommitsPage,
     CommitsRefused,
+    CommitsSent,
     CommitsTold,
     EntriesAsked,
     EntriesPage,
@@ -101,7 +101,7 @@ log = logging.getLogger("holdfast")
 
 _UNCHECKED_KEY: Final = b""
 _Question = BlocksAsked | LeavesAsked | SnapshotAsked | CommitsAsked
-_Page = EntriesPage | MeshSnapshotPart | CommitsPage
+_Page = EntriesPage | MeshSnapshotPart | CommitsSent
 
 
 class MeshLink:
@@ -263,7 +263,7 @@ class MeshLink:
                 self._pages.append((name, word, size))
                 self._in_hand(name, word)
                 self._to_take.set()
-            case MeshSnapshotPart() | CommitsPage():
+            case MeshSnapshotPart() | CommitsSent():
                 _check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((None, word, size))
                 self._to_take.set()
@@ -528,7 +528,7 @@ class MeshLink:
                 try:
                     if isinstance(page, MeshSnapshotPart):
                         await self._take_part(page)
-                    elif isinstance(page, CommitsPage):
+                    elif isinstance(page, CommitsSent):
                         self.problem = await self._follow.took(self, page) or self.problem
                     elif name is not None:
                         await self._take(name, page)
