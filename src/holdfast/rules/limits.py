@@ -1135,6 +1135,12 @@ QUORUM_COMPACT_BYTES: Final = 8 * MIB
 """Bytes of entries that can go, so that a log is shortened."""
 QUORUM_SNAPSHOT_BYTES_MAX: Final = 64 * 1024 * MIB
 """The largest snapshot of a group that is taken in; a larger one is refused."""
+QUORUM_PAGE_BYTES: Final = 128 * KIB
+"""About so many bytes of rows make one page of a snapshot of what was committed."""
+QUORUM_PAGE_BYTES_MAX: Final = 64 * MIB
+"""The largest page of such a snapshot: one row may be as large as an envelope with its record."""
+QUORUM_STAGE_ROWS: Final = 500
+"""Rows of a snapshot that are stored in one transaction, before it takes its place."""
 QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
 """After so many ticks without a word of its receiver a snapshot is given up, and a receiver that
 has refused one gets the next."""
