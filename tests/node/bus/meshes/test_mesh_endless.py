@@ -37,7 +37,7 @@ from holdfast.rules.errors import BadAnswer, OverLimit
 from holdfast.rules.limits import BUS_OBJECT_BYTES, BUS_STREAMS_MAX
 from node.bus.meshes.test_mesh_lies import lied_to, page, told
 from node.bus.meshes.test_mesh_snapshot import same, sharing, truncate, words, write
-from support.envelopes import MESH, fact_append
+from support.envelopes import MESH, fact_append, make_id
 from support.mesh_links import MemoryLink, MeshNode, connect, cut, until, until_same
 from support.nodes import Nodes
 from support.source import HandClock
@@ -77,6 +77,27 @@ def test_B4_a_snapshot_that_never_ends_keeps_nobody_from_an_honest_one(
             assert any(isinstance(error, OverLimit) for error in bad.other.blamed)
             connect(bob, cyd)
             await until(same(bob, cyd), (bob, cyd))
+        nodes.close()
+
+    asyncio.run(story())
+
+
+def test_B4_a_snapshot_has_so_many_changes_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_pull, "BUS_SNAPSHOT_ROWS_MAX", 5)
+    monkeypatch.setattr(gap_filling, "BUS_SNAPSHOT_MS", 30)
+
+    async def story() -> None:
+        nodes = Nodes("memory", tmp_path, HandClock())
+        async with sharing("ana", "bob", "cyd", nodes=nodes) as (ana, bob, cyd):
+            bad = await _offers(ana, bob, cyd)
+            for number in range(1, 7):
+                new = fact_append("s", "p", 1, seq=number, id=make_id(number), origin="ana")
+                part = MeshSnapshotPart(MESH, [new], bytes([number]), 0)
+                bad.other.receive(Stream.MESH, encode_word(part))
+            await until(lambda: bool(bad.other.blamed), (cyd,))
+            assert [type(error) for error in bad.other.blamed] == [OverLimit]
         nodes.close()
 
     asyncio.run(story())
