@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,7 @@ from holdfast.node.bus.meshes.mesh_figures import MeshLinkFigures
 from holdfast.node.bus.meshes.mesh_objects import ObjectTalk
 from holdfast.node.bus.meshes.page_keeping import PageKeeping
 from holdfast.node.bus.meshes.snapshot_pull import SnapshotPull
-from holdfast.node.bus.meshes.told_words import ToldWords
+from holdfast.node.bus.meshes.told_words import ToldWords, check_room
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
     BlocksAsked,
@@ -259,18 +259,18 @@ class MeshLink:
                 self._told_words.came(told_of, size)
             case EntriesPage():
                 name = self._learn(word.number, word.named)
-                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((name, word, size))
                 self._in_hand(name, word)
                 self._to_take.set()
             case MeshSnapshotPart() | CommitsSent():
-                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((None, word, size))
                 self._to_take.set()
             case ObjectAsked():
                 self._objects.asked(word, size)
             case BlocksAsked() | LeavesAsked() | SnapshotAsked() | CommitsAsked():
-                _check_room(self._questions, BUS_QUESTIONS_MAX)
+                check_room(self._questions, BUS_QUESTIONS_MAX)
                 self._questions.append((word, size))
                 self._to_send.set()
             case _:
@@ -598,8 +598,3 @@ class MeshLink:
             pass  # the link is down, and the exchange is told so
         except HoldfastError as error:
             self.refuse(error)
-
-
-def _check_room(waiting: Sized, most: int) -> None:
-    if len(waiting) >= most:
-        raise OverLimit(f"a peer sent more than {most} words that wait to be worked off")

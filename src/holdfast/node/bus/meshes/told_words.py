@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 
 from holdfast.protocol.bus_mesh import StreamTold
 from holdfast.rules.bus.meshes.coverage import StreamName
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import HoldfastError, OverLimit
 from holdfast.rules.limits import BUS_TOLD_RANGES_A_TURN
 
 Told = tuple[StreamName, StreamTold]
@@ -70,3 +70,9 @@ class ToldWords:
         self._next, self._looked_at = None, 0
         if self._waiting:
             self._work_off()
+
+
+def check_room(waiting: Sized, most: int) -> None:
+    """Raises OverLimit if a peer has said more than it may before it is worked off."""
+    if len(waiting) >= most:
+        raise OverLimit(f"a peer sent more than {most} words that wait to be worked off")
