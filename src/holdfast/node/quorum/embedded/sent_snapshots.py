@@ -98,6 +98,8 @@ class SentSnapshots:
         self._close()
 
     def received(self, message: SnapshotReceived) -> None:
+        if self._is_over():
+            return
         transfer = self._transfers.get(message.sender)
         if transfer is None or transfer.number != message.transfer or transfer.refused:
             return
@@ -113,9 +115,9 @@ class SentSnapshots:
             self._send(transfer)
 
     def tick(self) -> None:
+        if self._is_over():
+            return
         state = self._driver.state
-        if self._transfers and (state.role, state.term) != ("leader", self._term):
-            self.stop()
         for transfer in list(self._transfers.values()):
             transfer.silent += 1
             transfer.waited += 1
@@ -123,6 +125,14 @@ class SentSnapshots:
                 self._end(transfer)
             elif transfer.waited >= QUORUM_SNAPSHOT_RESEND_TICKS and not transfer.refused:
                 self._send(transfer)
+
+    def _is_over(self) -> bool:
+        """Whether the term is over for which the machine has ordered them: it will order others."""
+        state = self._driver.state
+        if (state.role, state.term) == ("leader", self._term):
+            return False
+        self.stop()
+        return True
 
     def _given(self, answer: GivenSnapshot | HoldfastError) -> None:
         self._asking = False
@@ -132,7 +142,7 @@ class SentSnapshots:
             return
         state = self._driver.state
         term = state.log.term_at(answer.index)
-        if not self._transfers or term < 0 or answer.index <= 0:
+        if self._is_over() or not self._transfers or term < 0 or answer.index <= 0:
             answer.close()
             return
         self._shared = _Shared(answer, term, *state.log.config_at(answer.index))
