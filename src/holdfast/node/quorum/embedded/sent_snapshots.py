@@ -23,9 +23,9 @@ from holdfast.rules.limits import QUORUM_SNAPSHOT_RESEND_TICKS, QUORUM_SNAPSHOT_
 from holdfast.rules.quorum.raft.config import GroupConfig
 from holdfast.rules.quorum.raft.effects import SendSnapshot
 from holdfast.rules.quorum.raft.messages import (
+    GroupSnapshotBegin,
+    GroupSnapshotPart,
     Message,
-    SnapshotBegin,
-    SnapshotPart,
     SnapshotReceived,
 )
 from holdfast.rules.quorum.raft.state import GroupState
@@ -161,7 +161,7 @@ class SentSnapshots:
         head = (state.group, state.me, transfer.to, self._term)
         if not 0 <= transfer.offset < source.size:
             self._driver.send(
-                SnapshotBegin(
+                GroupSnapshotBegin(
                     *head,
                     transfer.number,
                     source.index,
@@ -180,7 +180,7 @@ class SentSnapshots:
             log.error("the snapshot for member %d cannot be read: %s", transfer.to, error.message)
             self._end(transfer)
             return
-        self._driver.send(SnapshotPart(*head, transfer.number, transfer.offset, part))
+        self._driver.send(GroupSnapshotPart(*head, transfer.number, transfer.offset, part))
 
     def _end(self, transfer: _Transfer) -> None:
         del self._transfers[transfer.to]
