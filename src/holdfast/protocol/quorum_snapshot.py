@@ -156,7 +156,7 @@ class GivenTurn(_Row, frozen=True):
     place: Count
 
 
-class CommitsPage(_Row, frozen=True, tag=1):
+class CommittedPage(_Row, frozen=True, tag=1):
     rows: tuple[GivenCommit, ...]
 
 
@@ -198,7 +198,7 @@ class SnapshotEnd(_Row, frozen=True, tag=10):
 
 
 RowsPage = (
-    CommitsPage
+    CommittedPage
     | EntitiesPage
     | RevisionsPage
     | VoidsPage
@@ -210,7 +210,7 @@ RowsPage = (
 )
 Page = SnapshotHeader | RowsPage | SnapshotEnd
 ROW_PAGES: Final[tuple[type[RowsPage], ...]] = (
-    *(CommitsPage, EntitiesPage, RevisionsPage, VoidsPage, LeasesPage, NodesPage),
+    *(CommittedPage, EntitiesPage, RevisionsPage, VoidsPage, LeasesPage, NodesPage),
     *(ConflictsPage, TasksPage, TurnsPage),
 )
 """In the order in which they come."""

@@ -16,7 +16,7 @@ from holdfast.node.core.commit import CommittedEntry
 from holdfast.node.core.committed_snapshot import SnapshotStage, give_snapshot, staging_of
 from holdfast.node.core.write_queue import queue_add, queue_get
 from holdfast.protocol.quorum_snapshot import (
-    CommitsPage,
+    CommittedPage,
     EntitiesPage,
     Page,
     RevisionsPage,
@@ -234,9 +234,9 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
     "a later version": with_header(version=2),
     "more commits than it has": with_header(number=999),
     "another fence": with_header(fence=fence(998)),
-    "a commit left out": with_row(CommitsPage),
-    "a record of nothing": with_row(CommitsPage, record=b"\x90"),
-    "an envelope that is none": with_row(CommitsPage, raw=b"\x90"),
+    "a commit left out": with_row(CommittedPage),
+    "a record of nothing": with_row(CommittedPage, record=b"\x90"),
+    "an envelope that is none": with_row(CommittedPage, raw=b"\x90"),
     "an unknown type": with_row(EntitiesPage, type="zebra"),
     "an empty id": with_row(EntitiesPage, id=""),
     "fields that are none": with_row(EntitiesPage, fields=b"[]", deleted=False),

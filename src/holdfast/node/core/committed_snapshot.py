@@ -27,7 +27,7 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.core.write_queue import queue_list, queue_put
 from holdfast.protocol.quorum_snapshot import (
     VERSION,
-    CommitsPage,
+    CommittedPage,
     ConflictsPage,
     EntitiesPage,
     GivenClash,
@@ -112,7 +112,7 @@ def give_snapshot(
             standing.committed_at,
         )
     )
-    writer.rows(CommitsPage, _given_commits(reader, mesh))
+    writer.rows(CommittedPage, _given_commits(reader, mesh))
     writer.rows(EntitiesPage, map(_given_entity, _entities(reader, mesh)))
     writer.rows(RevisionsPage, _given_revisions(reader, mesh))
     voids = paged(lambda after: reader.voids(mesh, after, CHUNK_ROWS), lambda row: row[0], b"")
@@ -464,7 +464,7 @@ class SnapshotStage:
 
 
 _TAKES: Final[dict[type[Any], Callable[[SnapshotStage, Any], _Put]]] = {
-    CommitsPage: SnapshotStage._commits,
+    CommittedPage: SnapshotStage._commits,
     EntitiesPage: SnapshotStage._entities,
     RevisionsPage: SnapshotStage._revisions,
     VoidsPage: SnapshotStage._voids,

@@ -25,11 +25,11 @@ from holdfast.rules.quorum.raft.config import GroupMember, encode_config, first_
 from holdfast.rules.quorum.raft.effects import ChangeOutcome
 from holdfast.rules.quorum.raft.events import ChangeMembers
 from holdfast.rules.quorum.raft.messages import (
+    GroupSnapshotBegin,
+    GroupSnapshotPart,
     Message,
     Proposal,
-    SnapshotBegin,
     SnapshotOffer,
-    SnapshotPart,
     decode_message,
     encode_message,
 )
@@ -225,7 +225,7 @@ def test_Q8_a_snapshot_goes_on_after_the_receiver_died_anywhere(group: Group) ->
     assert group.members[other.name].driver.fold_error is None
 
 
-@pytest.mark.parametrize("what", [SnapshotBegin, SnapshotPart])
+@pytest.mark.parametrize("what", [GroupSnapshotBegin, GroupSnapshotPart])
 def test_Q9_a_spoiled_snapshot_is_refused_and_the_next_one_is_taken(
     group: Group, what: type[Message]
 ) -> None:
@@ -237,9 +237,9 @@ def test_Q9_a_spoiled_snapshot_is_refused_and_the_next_one_is_taken(
         if not isinstance(message, what) or spoiled[-1:] not in ([], [message]):
             return message
         spoiled.append(message)
-        if isinstance(message, SnapshotPart):
+        if isinstance(message, GroupSnapshotPart):
             return msgspec.structs.replace(message, content=bytes(len(message.content)))
-        assert isinstance(message, SnapshotBegin)
+        assert isinstance(message, GroupSnapshotBegin)
         return msgspec.structs.replace(message, digest=b"x" * 32)
 
     group.spoil = spoil

@@ -192,15 +192,6 @@ class EmbeddedGroups:
             post=self._soon_from_thread,
             on_health=partial(self._health, mesh),
         )
-        states = StateSnapshots(
-            self._engine.store,
-            self._engine.ctx,
-            mesh,
-            self._home,
-            post=self._soon_from_thread,
-            applied=lambda: fold.applied,
-            on_taken=fold.stand_at,
-        )
         driver = GroupDriver(
             self._engine.ctx.peer,
             state,
@@ -214,7 +205,7 @@ class EmbeddedGroups:
                 on_alarm=partial(self._alarm, mesh),
             ),
             contacts,
-            SnapshotPorts(disk, states),
+            SnapshotPorts(disk, self._states(mesh, fold)),
             self.limits,
         )
         order = EmbeddedOrder(mesh, driver, fold, self.links)
@@ -223,6 +214,17 @@ class EmbeddedGroups:
         self._groups[mesh] = self._by_tag[group_row.tag] = group
         self.on_group(mesh)
         return group
+
+    def _states(self, mesh: str, fold: StoreFold) -> StateSnapshots:
+        return StateSnapshots(
+            self._engine.store,
+            self._engine.ctx,
+            mesh,
+            self._home,
+            post=self._soon_from_thread,
+            applied=lambda: fold.applied,
+            on_taken=fold.stand_at,
+        )
 
     def end(self, group: Group) -> None:
         """This node takes no part any more, or stops."""

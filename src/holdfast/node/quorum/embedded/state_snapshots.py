@@ -20,24 +20,24 @@ from holdfast.node.quorum.embedded.ports import Given, GivenSnapshot, ReadPart, 
 from holdfast.rules.errors import BadQuorumSnapshot, HoldfastError, StoreFailed
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX, QUORUM_SNAPSHOT_BYTES_MAX
 from holdfast.rules.quorum_rows import QuorumSnapshot
-from holdfast.storage.files.spool import SpoolFile
+from holdfast.storage.files.nameless import NamelessFile
 from holdfast.storage.ports import Store
 
 log = logging.getLogger("holdfast")
 
 
-class SpooledSnapshot:
+class FiledSnapshot:
     """A `GivenSnapshot` in a file without a name."""
 
-    def __init__(self, spool: SpoolFile, index: int, digest: bytes) -> None:
-        self._spool, self.index, self.digest = spool, index, digest
-        self.size = spool.size
+    def __init__(self, file: NamelessFile, index: int, digest: bytes) -> None:
+        self._file, self.index, self.digest = file, index, digest
+        self.size = file.size
 
     def part(self, offset: int) -> bytes:
-        return self._spool.read(offset, QUORUM_PART_BYTES_MAX)
+        return self._file.read(offset, QUORUM_PART_BYTES_MAX)
 
     def close(self) -> None:
-        self._spool.close()
+        self._file.close()
 
 
 class StateSnapshots:
@@ -73,7 +73,7 @@ class StateSnapshots:
 
         def work() -> None:
             try:
-                given: GivenSnapshot | HoldfastError = self._spooled(applied)
+                given: GivenSnapshot | HoldfastError = self._filed(applied)
             except Exception as error:
                 given = _typed(error)
             self._post(partial(done, given))
@@ -91,20 +91,20 @@ class StateSnapshots:
 
         self._run(lambda: self._place(snapshot, read), taken)
 
-    def _spooled(self, applied: int) -> SpooledSnapshot:
-        spool, total = SpoolFile(self._folder, QUORUM_SNAPSHOT_BYTES_MAX), blake3()
+    def _filed(self, applied: int) -> FiledSnapshot:
+        file, total = NamelessFile(self._folder, QUORUM_SNAPSHOT_BYTES_MAX), blake3()
 
         def write(data: bytes) -> None:
-            spool.write(data)
+            file.write(data)
             total.update(data)
 
         try:
             with self._store.read() as reader:
                 index = give_snapshot(reader, self._mesh, write, applied)
         except BaseException:
-            spool.close()
+            file.close()
             raise
-        return SpooledSnapshot(spool, index, total.digest())
+        return FiledSnapshot(file, index, total.digest())
 
     def _stage(self, snapshot: QuorumSnapshot, read: ReadPart) -> None:
         self._checked = None

@@ -13,7 +13,7 @@ from holdfast.rules.errors import OverLimit, StoreClosed
 from holdfast.storage.files.durable import create_temporary, disk_errors
 
 
-class SpoolFile:
+class NamelessFile:
     """Written from its beginning to its end, then read anywhere. One thread at a time uses it."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -30,9 +30,9 @@ class SpoolFile:
 
     def write(self, data: bytes) -> None:
         if self.size + len(data) > self._bytes_max:
-            raise OverLimit(f"more than {self._bytes_max} bytes for a spool")
+            raise OverLimit(f"more than {self._bytes_max} bytes for a nameless file")
         rest = memoryview(data)
-        with disk_errors("write a spool"):
+        with disk_errors("write a nameless file"):
             while rest:
                 rest = rest[os.write(self._open(), rest) :]
         self.size += len(data)
@@ -40,7 +40,7 @@ class SpoolFile:
     def read(self, offset: int, most: int) -> bytes:
         """So many bytes from there on; fewer only at its end."""
         parts: list[bytes] = []
-        with disk_errors("read a spool"):
+        with disk_errors("read a nameless file"):
             while most > 0 and (part := os.pread(self._open(), most, offset)):
                 parts.append(part)
                 offset, most = offset + len(part), most - len(part)
@@ -54,5 +54,5 @@ class SpoolFile:
 
     def _open(self) -> int:
         if self._fd < 0:
-            raise StoreClosed("the spool is closed")
+            raise StoreClosed("the nameless file is closed")
         return self._fd
