@@ -1168,6 +1168,10 @@ QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
 QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
 """How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
 name that snapshot."""
+READ_INTENTS_MAX: Final = 4096
+"""Intents that a node has made and not folded yet, and that it keeps as it has read them."""
+READ_INTENTS_BYTES_MAX: Final = 4 * MIB
+"""And their bytes."""
 LEASE_TTL_MS: Final = 30 * SECOND_MS
 """How long a lease lasts without a renewal, unless its holder asks for another time."""
 LEASE_RENEW_PAUSE_MS: Final = 200

@@ -92,6 +92,7 @@ class GroupWriter:
         self._failed: HoldfastError | None = None
         self._busy = 0
         self._listeners: tuple[Callable[[], None], ...] = ()
+        self._of_streams: tuple[Callable[[], None], ...] = ()
         self._begun = False
         """Whether a lone write may have begun a transaction."""
         self._untold = False
@@ -117,9 +118,14 @@ class GroupWriter:
         """The error after which nothing can be written any more; None if there was none."""
         return self._failed
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` after every commit from now on, before its writes are answered."""
+    def on_commit(self, listener: Callable[[], None], *, streams: bool = False) -> None:
+        """Calls `listener` after every commit from now on, before its writes are answered. With
+        `streams` it is not called for groups of writes that all say (`in_no_stream`) that nothing
+        of theirs counts in a stream.
+        """
         self._listeners = (*self._listeners, listener)
+        if streams:
+            self._of_streams = (*self._of_streams, listener)
 
     # --- the two ways in ---------------------------------------------------------------------
 
@@ -475,13 +481,21 @@ class GroupWriter:
             failed = [ticket for ticket in group if ticket.error is None]
             return self._fail(failed, self._commit_failed(error), group)
         if self._listeners:
-            self._notify_listeners()
+            self._notify_listeners(self._passed_by(group))
         deliver(group)
         return ran
 
-    def _notify_listeners(self) -> None:
+    def _passed_by(self, group: list[Ticket]) -> tuple[Callable[[], None], ...]:
+        """Who need not hear of this group."""
+        if self._of_streams and all(getattr(one.work, "in_no_stream", False) for one in group):
+            return self._of_streams
+        return ()
+
+    def _notify_listeners(self, but: tuple[Callable[[], None], ...] = ()) -> None:
         self._untold = False
         for listener in self._listeners:
+            if listener in but:
+                continue
             try:
                 listener()
             except Exception:

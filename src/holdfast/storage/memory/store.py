@@ -140,8 +140,8 @@ class MemoryStore:
     def read(self) -> Reading:
         return MemoryReading(self._engine)
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
-        self.writer.on_commit(listener)
+    def on_commit(self, listener: Callable[[], None], *, streams: bool = False) -> None:
+        self.writer.on_commit(listener, streams=streams)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         return self.writer.stop(timeout_s)

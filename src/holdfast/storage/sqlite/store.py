@@ -398,8 +398,8 @@ class SqliteStore:
 
         self.writer.between_groups(compact, None)
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
-        self.writer.on_commit(listener)
+    def on_commit(self, listener: Callable[[], None], *, streams: bool = False) -> None:
+        self.writer.on_commit(listener, streams=streams)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         done = self.writer.stop(timeout_s)

@@ -80,7 +80,7 @@ class MeshExchange:
         """Reads what there is, and goes on with what was not counted yet."""
         self._loop = asyncio.get_running_loop()
         engine = self._context.engine
-        engine.store.on_commit(self.ring)
+        engine.store.on_commit(self.ring, streams=True)
         await self.refresh()
 
     async def share(self, mesh: str) -> None:

@@ -141,7 +141,10 @@ class LocalQuorum:
         """The desk of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
         self.begin(mesh)
         seat = self._seats[mesh]
-        await asyncio.shield(seat.loading)
+        if seat.loading.done():
+            seat.loading.result()
+        else:
+            await asyncio.shield(seat.loading)
         return seat
 
     async def _desk(self, mesh: str) -> MeshDesk:
