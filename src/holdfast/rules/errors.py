@@ -6,7 +6,7 @@
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   │                    UnknownScheme BadQuorumMessage BadFence UnknownEntityType BadEntity
     │   │                    BaseRequired Orphaned DependencyCycle SecretRefused NotAuthMaterial
-    │   │                    BadChecksum
+    │   │                    BadChecksum BadCommitPage
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
@@ -16,9 +16,11 @@
     │   │                    HomeCopied AnotherBroker LogMismatch VoterReused FenceTooOld
     │   │                    RevisionMoved HasChildren IntentAbandoned LeaseHeld LeaseNotHeld
     │   │                    NodeNotLost AuditForked AuditGap NoVoters HasVoters NotCommitted
+    │   │                    CommitForked
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
+    │   │                    AuthChannelClosed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
     │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
@@ -28,7 +30,7 @@
     │                        OutboxAgeAboveWindow NotFresh TooStale EtcdTooOld EtcdRefused
     │                        NoQuorum
     ├── Unknown            it may have happened; retry with the same id
-    │   └── directly         OutcomeUnknown
+    │   └── directly         OutcomeUnknown WriteQueued
     ├── Broken             stop, look, repair
     │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
     │                        BlobCorrupt QuorumSetBack
@@ -742,6 +744,15 @@ class OutcomeUnknown(
     """The connection or the disk failed while a write was on its way."""
 
 
+class WriteQueued(
+    Unknown,
+    code="write_queued",
+    http_status=503,
+    hint="it is on the disk and tried again by itself; ask again with the same id",
+):
+    """A write of a task found no quorum in time. It waits, and may be committed later."""
+
+
 # --- Broken ------------------------------------------------------------------------------------
 
 
@@ -1068,6 +1079,14 @@ class AuditGap(Conflict, code="audit_gap", hint="bring the events in between fir
     """An event of an audit stream came before others of its origin that precede it."""
 
 
+class AuthChannelClosed(
+    NotAllowed,
+    code="auth_channel_closed",
+    hint="set auth_channel = true under [quorum] in the settings of that node, then reload it",
+):
+    """Auth material was brought to, or asked of, a node whose channel for it is closed."""
+
+
 class NoVoters(Conflict, code="no_voters"):
     """The mesh has no voters, so nothing can be committed in it."""
 
@@ -1094,13 +1113,35 @@ class NotCommitted(
     """A strong envelope came without the record of its commit."""
 
 
+class BadCommitPage(BadInput, code="bad_commit_page"):
+    """A page of commits is not what it says: nothing of it is taken."""
+
+
+class CommitForked(
+    Conflict,
+    code="commit_forked",
+    hint="two orders of one mesh: ask the voters which is theirs (holdfast quorum status); a node "
+    "that followed the other one leaves the mesh and joins it again",
+):
+    """One number of the commit order of a mesh belongs to two entries, or one group of voters
+    claims to be another."""
+
+
 class NotFresh(
-    Refused, code="not_fresh", http_status=503, hint="ask again, or allow an older answer"
+    Refused,
+    code="not_fresh",
+    exit_code=6,
+    http_status=503,
+    hint="ask again, or allow an older answer",
 ):
     """A linearizable read was demanded and cannot be had now."""
 
 
 class TooStale(
-    Refused, code="too_stale", http_status=503, hint="ask again, or allow an older answer"
+    Refused,
+    code="too_stale",
+    exit_code=6,
+    http_status=503,
+    hint="ask again, or allow an older answer",
 ):
     """What can be read now is older than the caller allows."""

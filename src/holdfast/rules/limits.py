@@ -1025,6 +1025,12 @@ BUS_CLOCK_NOTED_MS: Final = HOUR_MS
 """How often a bus writes down what the clock shows, so that its next process notices a leap."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
+BUS_RIGHTS_MS: Final = 60 * SECOND_MS
+"""How often a member looks whether a right that an owner gave it has to be renewed."""
+BUS_LIFE_LOOK_MS: Final = SECOND_MS
+"""How often a link looks whether the sign of life has come that it has asked for."""
+BUS_LATE_MS: Final = 100
+"""A look that is this late tells that the process stood still; the peer has as much longer."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
@@ -1115,6 +1121,45 @@ QUORUM_QUEUE_BYTES: Final = 4 * MIB
 """What waits for room on a link to a voter; what is more is dropped, and sent again later."""
 QUORUM_CHANGE_MS: Final = 30 * SECOND_MS
 """How long a change of the voters waits to be done, unless its caller says otherwise."""
+QUORUM_TAIL_ENTRIES: Final = 10_000
+"""Entries that a log keeps although all voters have them: for members that were away shortly."""
+QUORUM_TAIL_BYTES: Final = 64 * MIB
+"""Of these entries so many bytes at most."""
+QUORUM_HELD_ENTRIES: Final = 1_000_000
+"""Entries that a leader keeps for a voter that lacks them; one that lacks more gets a snapshot."""
+QUORUM_HELD_BYTES: Final = 1024 * MIB
+"""Bytes of entries that a leader keeps for a voter that lacks them."""
+QUORUM_COMPACT_ENTRIES: Final = 1_000
+"""A log is shortened when so many entries can go, or so many bytes as the next limit says."""
+QUORUM_COMPACT_BYTES: Final = 8 * MIB
+"""Bytes of entries that can go, so that a log is shortened."""
+QUORUM_SNAPSHOT_BYTES_MAX: Final = 64 * 1024 * MIB
+"""The largest snapshot of a group that is taken in; a larger one is refused."""
+QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
+"""After so many ticks without a word of its receiver a snapshot is given up, and a receiver that
+has refused one gets the next."""
+QUORUM_SNAPSHOT_RESEND_TICKS: Final = 10
+"""After so many ticks without an answer a part of a snapshot is sent again."""
+COMMIT_PAGE_ROWS: Final = 512
+"""Commits in one page for a node without a vote; a page with more is refused."""
+COMMIT_PAGE_BYTES: Final = 512 * KIB
+"""A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
+"""The longest record of a commit; a page with a longer one is refused."""
+COMMIT_TROUBLES_KEPT: Final = 16
+"""Commits of a mesh about which this node and others disagree that are kept for the doctor; the
+first ones, because the rest follows from them."""
+COMMIT_ASK_MS: Final = 30 * SECOND_MS
+"""How long a member waits for a page of commits before it asks another one."""
+FORWARD_TRY_MS: Final = 5 * SECOND_MS
+"""How long one voter may take to answer a proposal that a member without a vote forwards, before
+the next one is asked. The same id is committed once, whoever is asked."""
+PROPOSED_ENVELOPE_BYTES_MAX: Final = 1 * MIB + 512 * KIB
+"""The largest envelope that a member may have proposed by a voter: an intent, with its head. What
+is committed has to fit into a message of the bus, with its record."""
+FORWARDED_MAX: Final = 256
+"""Proposals and confirmations that a voter works on for one member at a time; further ones are
+refused (TooMany)."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""
@@ -1157,10 +1202,9 @@ AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
 QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 """How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""
 QUORUM_COMMIT_MS: Final = 5 * SECOND_MS
-"""How long a strong write waits for a quorum before it is queued or refused, unless its caller says
-otherwise; a try of a write that waits has as long."""
-QUORUM_CONFIRM_MS: Final = 5 * SECOND_MS
-"""How long a linearizable read waits for its confirmation, unless its caller says otherwise."""
+"""How long a strong write waits for a quorum before it is queued or refused, and a read for its
+confirmation, unless its caller or the settings say otherwise; a try of a write that waits has as
+long."""
 QUORUM_WAIT_MS_MAX: Final = 10 * 60 * SECOND_MS
 """The longest time that a caller may give a strong write, a read or the wait for a lease."""
 QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
@@ -1168,6 +1212,9 @@ QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
 QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
 """How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
 name that snapshot."""
+QUORUM_DUTIES_AT_ONCE: Final = 256
+"""Leases that a coordinator lets expire, or tasks that it hands over, at a time; the rest
+follows."""
 READ_INTENTS_MAX: Final = 4096
 """Intents that a node has made and not folded yet, and that it keeps as it has read them."""
 READ_INTENTS_BYTES_MAX: Final = 4 * MIB
@@ -1176,6 +1223,14 @@ LEASE_TTL_MS: Final = 30 * SECOND_MS
 """How long a lease lasts without a renewal, unless its holder asks for another time."""
 LEASE_RENEW_PAUSE_MS: Final = 200
 """How long a holder waits after a renewal that found no quorum before it sends the next."""
+QUORUM_PAGE_ROWS: Final = 500
+"""Entities, revisions, leases, writes or conflicts in one answer; more come with the next."""
+QUORUM_CONFLICTS_COUNTED: Final = 1000
+"""So far the conflicts that wait are counted for a status."""
+LEASE_GRACE_MS: Final = 10 * SECOND_MS
+"""How long a command that lost its lease may take to end before it is killed."""
+SYNC_ENVELOPES_MAX: Final = 100
+"""Envelopes in one call of the source's mesh sync; more are refused."""
 # etcd as the quorum
 ETCD_ENDPOINTS_MAX: Final = 16
 """Members of an etcd that an address may name; more are refused."""

@@ -18,6 +18,8 @@ from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
+from holdfast.node.bus.auth_channel import AuthChannel
+from holdfast.node.bus.auth_material import AuthMaterial
 from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
@@ -37,7 +39,8 @@ from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
-from holdfast.node.settings import Settings
+from holdfast.node.quorum.voter_service import VoterService
+from holdfast.node.settings import QuorumSettings, Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.quorum_requests import OPERATE
@@ -70,10 +73,15 @@ class BusHost:
         self.voters = MeshVoters(engine, self._own_key, self._member_peers)
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
         self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
-        orders = NodeOrders(engine, self.groups, self.operators)
+        orders = NodeOrders(engine, self.groups, self.operators, self.voters, self.voters.addresses)
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
         orders.on_order = self.quorum.look
+        self._orders = orders
+        self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
+        self.quorum.settings = settings.quorum
         self._member_peers.static = settings.bus.static_peers
+        self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
+        self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
         self._write = writer.write
         self._store = SqliteMeshStore(
             store,
@@ -119,6 +127,7 @@ class BusHost:
         host.api.meshes_changed = host._meshes_changed
         host.api.exchanged = host._exchanged
         host.api.look_again = host.refresh
+        host.api.quorum = host.quorum
         host._lock = lock
         return host
 
@@ -153,17 +162,20 @@ class BusHost:
             await self.members.take_over()
             self.members.start(self.bus)
             self.bus.serve(OPERATE, self.operators.operate_asked)
+            self._voter_service.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
             self.exchange.know_keys(self._member_peers.keys_of)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
+            self.auth.start(self.bus, self._peers)
         except BaseException:
             await self.bus.close()
             raise
         self.bus.attach(self.exchange)
         self.bus.attach(self.groups.links)
+        self.bus.attach(_LinkNews(lambda document: self._orders.linked()))
         for part in self._parts:
             self.bus.attach(part())
 
@@ -180,7 +192,7 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=HomeDirectory(self._engine, self.directory, self._member_peers, self._rights),
+                peers=self._peers,
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,
@@ -221,6 +233,13 @@ class BusHost:
     ) -> ServedHere:
         """Offers a service that another process answers."""
         return await self.api.serve(service, answered_by(ask), most=most)
+
+    def set_quorum(self, settings: QuorumSettings) -> None:
+        """The operator says what is done without a majority, how long is waited, and with whom auth
+        material is exchanged.
+        """
+        self.quorum.settings = settings
+        self.auth.set(settings)
 
     def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
         """The operator says where peers are."""

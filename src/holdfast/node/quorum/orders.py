@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.fold_watch import FoldWatch
+from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
 from holdfast.rules.errors import BadInput, Conflict, NoVoters
 
@@ -25,8 +27,16 @@ class NodeOrders:
         engine: NodeEngine,
         groups: EmbeddedGroups,
         operators: EmbeddedOperators,
+        bus: RequestBus,
+        voters: Callable[[str], Sequence[str]],
     ) -> None:
+        """`voters` says who may vote in a mesh, those that are linked first: as the bus takes
+        them.
+        """
         self._engine, self._groups, self._operators = engine, groups, operators
+        self._bus, self._voters = bus, voters
+        self._watch = FoldWatch(engine)
+        self._forwarded: dict[str, ForwardedOrder] = {}
         self.on_order: Callable[[str], None] = lambda mesh: None
         """Hears that the order of a mesh is here now, is another one, or is gone."""
         groups.on_group = self._group_changed
@@ -34,13 +44,28 @@ class NodeOrders:
     def order(self, mesh: str) -> MeshOrder:
         """NoVoters if the mesh has no quorum that this node knows."""
         order = self._groups.order(mesh)
-        if order is None:
+        if order is not None:
+            return order
+        if self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh)) is None:
             self._engine.require_mesh(mesh)
             raise NoVoters(
                 f"the mesh {mesh!r} has no voters that this node knows",
                 hint=f"begin with: holdfast quorum init {mesh}",
             )
-        return order
+        if mesh not in self._forwarded:
+            self._forwarded[mesh] = ForwardedOrder(
+                self._engine, self._watch, self._bus, mesh, lambda: self._voters(mesh)
+            )
+        return self._forwarded[mesh]
+
+    def own_order(self, mesh: str) -> MeshOrder | None:
+        """The order of a mesh in which this node takes part itself."""
+        return self._groups.order(mesh)
+
+    def linked(self) -> None:
+        """A link has come up or gone down: another voter may answer now."""
+        for order in self._forwarded.values():
+            order.voters_changed()
 
     def _group_changed(self, mesh: str) -> None:
         self.on_order(mesh)

@@ -85,6 +85,10 @@ class WriteLane:
         self._is_empty = not counts.queue_depth
         return counts
 
+    def forget_counts(self) -> None:
+        """They may be others than this process knows."""
+        self._is_empty = False
+
     # --- a write that found no quorum --------------------------------------------------------
 
     async def add(
@@ -98,10 +102,13 @@ class WriteLane:
                 return known
             return queue_add(tx, self._engine.ctx, envelope, failure, target)
 
-        self._is_empty = False
+        self.forget_counts()
         return await self._write(ADD, keep)
 
     # --- a try -------------------------------------------------------------------------------
+
+    def get(self, id: bytes) -> QueuedWrite | None:
+        return self._engine.read(STEP, lambda tx: queue_get(tx, self.mesh, id))
 
     def page(self, after: int) -> list[tuple[int, QueuedWrite]]:
         """Rows that wait with a number > after, and their numbers. Rows of one moment are never
@@ -141,7 +148,7 @@ class WriteLane:
 
     async def settle(self, id: bytes, committed: Committed) -> QueuedWrite | None:
         """A try was decided; the fold has said so already, if it was done here."""
-        row = self._engine.read(STEP, lambda tx: queue_get(tx, self.mesh, id))
+        row = self.get(id)
         if row is None or not is_open(row):
             return row
         return await self._step(

@@ -16,6 +16,7 @@ committed: it was on its way. Under an id of its own it can ask again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -32,19 +33,20 @@ from holdfast.node.quorum.service.news import FoldNews
 from holdfast.node.quorum.service.receipts import (
     failure_of,
     receipt_of_commit,
-    receipt_of_queued,
     receipt_of_record,
+    receipt_of_row,
     was_decided,
 )
 from holdfast.node.quorum.service.replay import WriteReplay
 from holdfast.rules.bodies import encode_body
+from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import HoldfastError, NoQuorum, OutcomeUnknown, Unknown
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import QUORUM_ABANDON_MS, SECOND_MS
 from holdfast.rules.quorum.entities import MESH_SETTINGS_ID, MINORITY_POLICIES, read_fields
 from holdfast.rules.quorum.intents import IntentAbandon
 from holdfast.rules.quorum.view import IntentRecord
-from holdfast.rules.quorum.write_queue import can_wait, is_retryable
+from holdfast.rules.quorum.write_queue import QueuedWrite, can_wait, is_retryable
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast.quorum")
@@ -52,7 +54,7 @@ log = logging.getLogger("holdfast.quorum")
 QUEUE: Final = MINORITY_POLICIES[0]
 
 
-class MeshDesk:
+class StrongWrites:
     """The strong writes of one mesh. Belongs to one event loop."""
 
     def __init__(
@@ -68,6 +70,9 @@ class MeshDesk:
         self.lane = WriteLane(engine, write, order.mesh)
         self.replay = WriteReplay(order, self.lane, engine.ctx.now_ms, chance)
         self.news = FoldNews()
+        self.usual_policy: Callable[[], str] = lambda: QUEUE
+        """What this node does with writes without a quorum where the mesh has no setting."""
+        self._keeping: set[asyncio.Task[QueuedWrite | IntentRecord]] = set()
 
     # --- what the order tells ----------------------------------------------------------------
 
@@ -88,8 +93,10 @@ class MeshDesk:
         made = self._maker.make(op, entity, body, id)
         if isinstance(made, KnownIntent):
             return receipt_of_record(self.mesh, made.record, made.number)
+        if made.waits:
+            return await self._follow(made.envelope.id, timeout_ms)
         until = monotonic() + timeout_ms / SECOND_MS
-        if can_wait(op) and not made.waits and not await self._in_line(timeout_ms):
+        if can_wait(op) and not await self._in_line(timeout_ms):
             return await self._without(made, NoQuorum("earlier writes of this node still wait"))
         self._maker.opened(made)
         try:
@@ -100,6 +107,15 @@ class MeshDesk:
     async def _in_line(self, timeout_ms: int) -> bool:
         """Waits for earlier writes. If an operator has paused them, they are passed by."""
         return self.lane.is_paused or await self.replay.drained(timeout_ms)
+
+    async def _follow(self, id: bytes, timeout_ms: int) -> StrongReceipt:
+        """A write that is in the queue is asked for again: it has its turn there."""
+        await self._in_line(timeout_ms)
+        known, row = self._record(id), self.lane.get(id)
+        if known is not None:
+            return receipt_of_record(self.mesh, known.record, known.number)
+        assert row is not None, "rows of the queue stay"
+        return receipt_of_row(row)
 
     async def _propose(self, intent: Intent, timeout_ms: int) -> StrongReceipt:
         try:
@@ -121,16 +137,24 @@ class MeshDesk:
     async def _without(self, intent: Intent, error: HoldfastError) -> StrongReceipt:
         """What follows for a write that found no quorum in time."""
         envelope = intent.envelope
-        queues = can_wait(envelope.op) and self.minority_policy() == QUEUE
-        if queues or intent.waits:
-            kept = await self.lane.add(envelope, failure_of(error))
+        if can_wait(envelope.op) and self.minority_policy() == QUEUE:
+            keeping = asyncio.create_task(self._keep(envelope, error))
+            self._keeping.add(keeping)
+            keeping.add_done_callback(self._keeping.discard)
+            # A caller that is cancelled meanwhile must not leave a row that nobody looks at.
+            kept = await asyncio.shield(keeping)
             if isinstance(kept, IntentRecord):
                 return self._from_record(envelope.id, error)
-            self.replay.added()
-            return receipt_of_queued(kept)
+            return receipt_of_row(kept)
         if not isinstance(error, Unknown) or not can_wait(envelope.op):
             raise error
         return await self._give_up(envelope.id, error)
+
+    async def _keep(self, envelope: Envelope, error: HoldfastError) -> QueuedWrite | IntentRecord:
+        kept = await self.lane.add(envelope, failure_of(error))
+        if isinstance(kept, QueuedWrite):
+            self.replay.added()
+        return kept
 
     async def _give_up(self, id: bytes, error: HoldfastError) -> StrongReceipt:
         """Makes sure that a write of unknown outcome is void, or finds out what it came to."""
@@ -167,7 +191,7 @@ class MeshDesk:
 
     def minority_policy(self) -> str:
         """What this mesh does with writes that find no quorum: `queue` or `reject`."""
-        return str(self.setting("minority", QUEUE))
+        return str(self.setting("minority", self.usual_policy()))
 
     def setting(self, name: str, default: object) -> object:
         row = self._engine.read(
@@ -177,6 +201,9 @@ class MeshDesk:
         return default if row is None else read_fields(row.fields).get(name, default)
 
     async def close(self) -> None:
+        for keeping in self._keeping:
+            keeping.cancel()  # what was handed to the writer happens all the same
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         await self.replay.close()
         self.news.tell_all()
 
