@@ -1149,6 +1149,8 @@ COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
 COMMIT_TROUBLES_KEPT: Final = 16
 """Commits of a mesh about which this node and others disagree that are kept for the doctor; the
 first ones, because the rest follows from them."""
+COMMIT_TELL_MS: Final = 10
+"""How often a node tells its neighbours how far it is in the commits of a busy quorum."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
 FORWARD_TRY_MS: Final = 5 * SECOND_MS

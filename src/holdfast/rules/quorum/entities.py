@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -213,7 +213,7 @@ def refuse_inexact(raw: bytes, value: object) -> None:
         found = waiting.pop()
         kind = type(found)
         if kind is int:
-            if not -SAFE_INT_MAX <= found <= SAFE_INT_MAX:  # type: ignore[operator]
+            if not -SAFE_INT_MAX <= cast(int, found) <= SAFE_INT_MAX:
                 raise BadEntity(
                     "a whole number is beyond ±(2^53 - 1)", hint="send such a number as text"
                 )
@@ -223,7 +223,7 @@ def refuse_inexact(raw: bytes, value: object) -> None:
                 if _LONG_NUMBER.search(raw) is None:
                     return
                 looked = True
-            waiting += found.values() if kind is dict else found  # type: ignore[attr-defined,operator]
+            waiting += found.values() if isinstance(found, dict) else cast(list[object], found)
 
 
 def _is_secret(name: str, value: object) -> bool:
