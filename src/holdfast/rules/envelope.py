@@ -12,6 +12,7 @@ different major version is refused.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -126,7 +127,8 @@ def decode(raw: bytes) -> Envelope:
     envelope = decode_stored(raw)
     ids.check_new_id(envelope.id)
     _check_op(envelope.op)
-    check_meta(envelope.meta)
+    if envelope.meta:
+        check_meta(envelope.meta)
     if envelope.fence is not None:
         names.check_peer(envelope.fence.coordinator)
     if max(envelope.created_at, envelope.committed_at or 0) >= limits.SOURCE_TIME_MS_MAX:
@@ -168,10 +170,8 @@ def check(envelope: Envelope) -> Envelope:
     """
     _check_protocol(envelope.protocol, envelope.version)
     ids.check_id(envelope.id)
-    names.check_mesh(envelope.mesh)
-    names.check_key(envelope.op, "op", limits.OP_CHARS_MAX)
+    _check_names(envelope.mesh, envelope.op, envelope.origin)
     names.check_key(envelope.entity, "entity", limits.PATH_CHARS_MAX)
-    names.check_peer(envelope.origin)
     if envelope.owner:
         names.check_peer(envelope.owner)
     if len(envelope.meta) > limits.META_BYTES_MAX:
@@ -183,6 +183,15 @@ def check(envelope: Envelope) -> Envelope:
     return envelope
 
 
+@lru_cache(maxsize=256)
+def _check_names(mesh: str, op: str, origin: str) -> None:
+    # Cached, because few names come again and again. What is refused is never cached.
+    names.check_mesh(mesh)
+    names.check_key(op, "op", limits.OP_CHARS_MAX)
+    names.check_peer(origin)
+
+
+@lru_cache(maxsize=64)
 def _check_op(op: str) -> None:
     if _OP.fullmatch(op) is None:
         raise BadKey(f"{op!r} is no op", hint="an op is family.verb, in small letters")

@@ -1170,6 +1170,8 @@ COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
 COMMIT_TROUBLES_KEPT: Final = 16
 """Commits of a mesh about which this node and others disagree that are kept for the doctor; the
 first ones, because the rest follows from them."""
+COMMIT_TELL_MS: Final = 10
+"""How often a node tells its neighbours how far it is in the commits of a busy quorum."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
 FORWARD_TRY_MS: Final = 5 * SECOND_MS
@@ -1236,6 +1238,10 @@ name that snapshot."""
 QUORUM_DUTIES_AT_ONCE: Final = 256
 """Leases that a coordinator lets expire, or tasks that it hands over, at a time; the rest
 follows."""
+READ_INTENTS_MAX: Final = 4096
+"""Intents that a node has made and not folded yet, and that it keeps as it has read them."""
+READ_INTENTS_BYTES_MAX: Final = 4 * MIB
+"""And their bytes."""
 LEASE_TTL_MS: Final = 30 * SECOND_MS
 """How long a lease lasts without a renewal, unless its holder asks for another time."""
 LEASE_RENEW_PAUSE_MS: Final = 200

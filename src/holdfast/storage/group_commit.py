@@ -50,6 +50,9 @@ from holdfast.storage.tickets import Ticket, copy, deliver, reject
 log = logging.getLogger("holdfast")
 
 
+Listener = Callable[[], None]
+
+
 class Engine(Protocol):
     """What the writer needs of a database: transactions and savepoints."""
 
@@ -91,7 +94,7 @@ class GroupWriter:
         self._state = "open"
         self._failed: HoldfastError | None = None
         self._busy = 0
-        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._listeners: tuple[tuple[Listener, Listener], ...] = ()
         self._begun = False
         """Whether a lone write may have begun a transaction."""
         self._untold = False
@@ -117,9 +120,12 @@ class GroupWriter:
         """The error after which nothing can be written any more; None if there was none."""
         return self._failed
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` after every commit from now on, before its writes are answered."""
-        self._listeners = (*self._listeners, listener)
+    def on_commit(self, listener: Listener, *, unstreamed: Listener | None = None) -> None:
+        """Calls `listener` after every commit from now on, before its writes are answered; and
+        `unstreamed` instead, if it is given, after those whose writes all say (`in_no_stream`) that
+        nothing of theirs counts in a stream.
+        """
+        self._listeners = (*self._listeners, (listener, unstreamed or listener))
 
     # --- the two ways in ---------------------------------------------------------------------
 
@@ -475,15 +481,17 @@ class GroupWriter:
             failed = [ticket for ticket in group if ticket.error is None]
             return self._fail(failed, self._commit_failed(error), group)
         if self._listeners:
-            self._notify_listeners()
+            self._notify_listeners(
+                unstreamed=all(getattr(ticket.work, "in_no_stream", False) for ticket in group)
+            )
         deliver(group)
         return ran
 
-    def _notify_listeners(self) -> None:
+    def _notify_listeners(self, *, unstreamed: bool = False) -> None:
         self._untold = False
-        for listener in self._listeners:
+        for listener, of_unstreamed in self._listeners:
             try:
-                listener()
+                (of_unstreamed if unstreamed else listener)()
             except Exception:
                 # The writes are durable, so their callers must not get this error.
                 log.exception("somebody could not be told of a commit")

@@ -585,9 +585,12 @@ class Store(Protocol):
     def read(self) -> Reading:
         """One consistent state, for as long as the context is held. Never waits for the writer."""
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
+    def on_commit(
+        self, listener: Callable[[], None], *, unstreamed: Callable[[], None] | None = None
+    ) -> None:
         """Calls the listener after every commit, in the thread that committed: it must be quick and
-        must not raise.
+        must not raise. `unstreamed` is called instead, if it is given, after writes that say of
+        themselves that nothing of theirs counts in a stream (`in_no_stream`).
         """
 
     def stop(self, timeout_s: float | None = None) -> bool:

@@ -58,6 +58,24 @@ def test_Z3_writes_of_the_writers_own_thread_are_told_too(store: AnyStore) -> No
     assert told.is_set()
 
 
+def test_Z3_who_follows_streams_is_told_apart_of_groups_that_are_in_none(store: AnyStore) -> None:
+    class Unstreamed:
+        in_no_stream = True
+
+        def __call__(self, tx: Transaction) -> None:
+            tx.state_put(state_row("k"))
+
+    with_mesh(store)
+    tape: list[str] = []
+    store.on_commit(lambda: tape.append("streams"), unstreamed=lambda: tape.append("none"))
+    store.on_commit(lambda: tape.append("all"))
+    for group in ([Unstreamed(), Unstreamed()], [Unstreamed(), lambda tx: None]):
+        for work in group:
+            store.writer.enqueue(Ticket(work, lambda tickets: None))
+        store.writer.run_group()
+    assert tape == ["none", "all", "streams", "all"]
+
+
 def test_Z3_what_was_not_committed_is_not_told(store: AnyStore) -> None:
     with_mesh(store)
     told: list[int] = []

@@ -65,6 +65,8 @@ def test_Q13_entities_come_by_type_in_pages_without_the_deleted(mesh: Store) -> 
         keys = [("mission", "a"), ("mission", "none"), ("milestone", "a")]
         assert tx.entity_many(MESH, keys) == {keys[0]: rows[1], keys[2]: rows[4]}
         assert tx.entity_many(MESH, []) == {}
+        more = [*keys, *(("mission", f"none{at}") for at in range(9))]
+        assert tx.entity_many(MESH, more) == {keys[0]: rows[1], keys[2]: rows[4]}, "by one query"
 
 
 def test_Q5_children_are_counted_as_far_as_one_asks(mesh: Store) -> None:
@@ -111,10 +113,12 @@ def test_Q7_commits_are_found_by_place_number_and_id(mesh: Store) -> None:
         heads = [tx.commit_by_head(MESH, offset) for offset in (0, 3, 4, 6, 7, 8, 9, 99)]
         assert heads == [0, 0, 2, 2, 3, 3, 4, 4]
         assert tx.commit_by_head("other", 99) == 0
-        known = tx.intents_known(MESH, [make_id(4), make_id(50), make_id(51)])
-        assert set(known) == {make_id(4), make_id(50)}
-        assert (known[make_id(4)].void, known[make_id(4)].fence) == (False, fence(1))
-        assert (known[make_id(50)].void, known[make_id(50)].fence) == (True, fence(2))
+        for most in (51, 60):  # a few are looked up one by one, many by one query
+            ids = [make_id(4), *(make_id(at) for at in range(50, most + 1))]
+            known = tx.intents_known(MESH, ids)
+            assert set(known) == {make_id(4), make_id(50)}
+            assert (known[make_id(4)].void, known[make_id(4)].fence) == (False, fence(1))
+            assert (known[make_id(50)].void, known[make_id(50)].fence) == (True, fence(2))
         assert tx.intents_known("other", [make_id(4), make_id(50)]) == {}
 
 

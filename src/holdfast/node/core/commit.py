@@ -109,6 +109,8 @@ class CommitRun:
     """
 
     repeatable = True
+    in_no_stream = True
+    """Intents count in no stream of their origins: who spreads those need not look."""
 
     def __init__(
         self, ctx: NodeContext, mesh: str, entries: Sequence[CommittedEntry], upto: int = 0
@@ -120,8 +122,18 @@ class CommitRun:
         self._entries = list(entries)
         indexes = [entry.index for entry in self._entries]
         assert all(a < b for a, b in pairwise(indexes)), "an engine gives entries in order"
-        self._read = [_read(mesh, entry.raw) for entry in self._entries]
-        self._bodies = [_body(one) for one in self._read]
+        self._read: list[Envelope | Refused] = []
+        self._bodies: list[Body | None] = []
+        """Those of intents that break no rule: of others, the decision says why."""
+        for entry in self._entries:
+            known = ctx.read_intents.take(entry.raw)
+            if known is not None and known.envelope.mesh == mesh:
+                self._read.append(known.envelope)
+                self._bodies.append(known.body)
+                continue
+            envelope = _read(mesh, entry.raw)
+            self._read.append(envelope)
+            self._bodies.append(_body(envelope))
         self._diverged: dict[bytes, str] = {}
 
     def __call__(self, tx: Transaction) -> list[Committed]:
@@ -215,7 +227,6 @@ class CommitRun:
         """
         if not counted:
             return {}, frozenset()
-        head = end = tx.log_bounds()[1]
         arrivals = [
             (e.id, e.mesh, e.op, e.entity, e.origin, e.lamport, one.entry.raw)
             for one in counted
@@ -225,8 +236,10 @@ class CommitRun:
         first = tx.log_append_new(arrivals, now)
         offsets: list[int]
         if first is not None:
+            head = end = first - 1
             offsets = list(range(first, first + len(counted)))
         else:
+            head = end = tx.log_bounds()[1]
             offsets = [self._append_one(tx, one, now) for one in counted]
         rows: list[CommitRow] = []
         for (entry, envelope, decision, number), offset in zip(counted, offsets, strict=True):

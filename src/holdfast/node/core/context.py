@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from holdfast.node.core.read_intents import ReadIntents
 from holdfast.service.clock import Clock
 from holdfast.storage.files.blobs import BlobStore
 
 
 class NodeContext:
-    """This node: its name, the epoch of its log, its clock, its blobs."""
+    """This node: its name, the epoch of its log, its clock, its blobs, and intents that it has
+    read.
+    """
 
-    __slots__ = ("blobs", "epoch", "new_id", "now_ms", "peer")
+    __slots__ = ("blobs", "epoch", "new_id", "now_ms", "peer", "read_intents")
 
     def __init__(self, peer: str, epoch: int, clock: Clock, blobs: BlobStore) -> None:
         self.peer = peer
@@ -17,3 +20,4 @@ class NodeContext:
         self.now_ms = clock.now_ms
         self.new_id = clock.new_id
         self.blobs = blobs
+        self.read_intents = ReadIntents()

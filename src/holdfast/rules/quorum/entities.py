@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -148,7 +149,7 @@ def check_given(type: str, fields: Fields, *, whole: bool) -> None:
         )
     checks = _FIELDS.get(type, {})
     for name, value in fields.items():
-        names.check_key(name, "name of a field")
+        _check_field_name(name)
         check = checks.get(name)
         if check is not None:
             try:
@@ -167,6 +168,12 @@ def check_given(type: str, fields: Fields, *, whole: bool) -> None:
                 raise BadEntity(
                     f"{name} of an agent is true on its own node only, and does not travel"
                 )
+
+
+@lru_cache(maxsize=1024)
+def _check_field_name(name: str) -> None:
+    # Cached, because entities of a mesh have few names of fields, and each is in every write.
+    names.check_key(name, "name of a field")
 
 
 def check_result(type: str, fields: Fields, raw: bytes) -> None:
@@ -200,19 +207,23 @@ def refuse_secrets(value: object, what: str) -> None:
 
 def refuse_inexact(raw: bytes, value: object) -> None:
     """Raises BadEntity if a double cannot hold some whole number in `value`, which `raw` spells."""
-    if _LONG_NUMBER.search(raw) is None:
-        return
     waiting: list[object] = [value]
+    looked = False
     while waiting:
         found = waiting.pop()
-        if isinstance(found, list):
-            waiting += found
-        elif isinstance(found, dict):
-            waiting += found.values()
-        elif isinstance(found, int) and not -SAFE_INT_MAX <= found <= SAFE_INT_MAX:
-            raise BadEntity(
-                "a whole number is beyond ±(2^53 - 1)", hint="send such a number as text"
-            )
+        kind = type(found)
+        if kind is int:
+            if not -SAFE_INT_MAX <= cast(int, found) <= SAFE_INT_MAX:
+                raise BadEntity(
+                    "a whole number is beyond ±(2^53 - 1)", hint="send such a number as text"
+                )
+        elif kind is list or kind is dict:
+            # A flat object, as nearly all are, is looked through sooner than its bytes are.
+            if found is not value and not looked:
+                if _LONG_NUMBER.search(raw) is None:
+                    return
+                looked = True
+            waiting += found.values() if isinstance(found, dict) else cast(list[object], found)
 
 
 def _is_secret(name: str, value: object) -> bool:

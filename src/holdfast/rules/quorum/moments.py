@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from holdfast.rules.errors import BadValue
@@ -23,8 +24,14 @@ def moment_text(at_ms: int) -> str:
     """As JavaScript's `toISOString` writes it."""
     if not 0 <= at_ms < SOURCE_TIME_MS_MAX:
         raise BadValue(f"{at_ms} ms after 1970 is not in the calendar")
-    at = _EPOCH + at_ms * _MILLISECOND
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+    return f"{_second_text(at_ms // 1000)}.{at_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=16)
+def _second_text(at_s: int) -> str:
+    # Cached, because every confirmed read says when it was, and many are of one second.
+    at = _EPOCH + timedelta(seconds=at_s)
+    return f"{at:%Y-%m-%dT%H:%M:%S}"
 
 
 def parse_moment(text: str) -> int:

@@ -140,8 +140,10 @@ class MemoryStore:
     def read(self) -> Reading:
         return MemoryReading(self._engine)
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
-        self.writer.on_commit(listener)
+    def on_commit(
+        self, listener: Callable[[], None], *, unstreamed: Callable[[], None] | None = None
+    ) -> None:
+        self.writer.on_commit(listener, unstreamed=unstreamed)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         return self.writer.stop(timeout_s)

@@ -398,8 +398,10 @@ class SqliteStore:
 
         self.writer.between_groups(compact, None)
 
-    def on_commit(self, listener: Callable[[], None]) -> None:
-        self.writer.on_commit(listener)
+    def on_commit(
+        self, listener: Callable[[], None], *, unstreamed: Callable[[], None] | None = None
+    ) -> None:
+        self.writer.on_commit(listener, unstreamed=unstreamed)
 
     def stop(self, timeout_s: float | None = None) -> bool:
         done = self.writer.stop(timeout_s)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.bus.meshes import exchange as exchange_module
 from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_serve import consumer_of, hold_for
+from holdfast.node.core.commit import CommitRun, CommittedEntry
 from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.protocol.bus_frames import Stream
 from holdfast.protocol.bus_mesh import (
@@ -25,8 +27,12 @@ from holdfast.protocol.bus_mesh import (
 )
 from holdfast.protocol.commit_page import CommitPage, encode_page
 from holdfast.rules.envelope import encode
+from holdfast.rules.limits import HOUR_MS
+from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.state_rows import QuorumRow
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader
+from holdfast.storage.tickets import Ticket
 from support.commit_pages import mission, page_of, voter_with, with_record
 from support.envelopes import MESH, make_id
 from support.mesh_links import MemoryLink, MeshNode, connect, cut, until
@@ -112,6 +118,48 @@ def test_Q4_what_is_committed_reaches_a_member_without_a_vote_and_goes_on_from_i
             # A voter asks nobody, and each page crossed a link once.
             assert said(first, CommitsAsked) == 0
             assert said(first, CommitsSent) == said(first.other, CommitsAsked)
+
+    asyncio.run(story())
+
+
+def test_Q4_commits_of_a_busy_voter_are_told_together_and_its_streams_are_left_alone(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine folds: by the writer's queue, where a group holds nothing but commits."""
+    monkeypatch.setattr(exchange_module, "COMMIT_TELL_MS", HOUR_MS)  # the test ends it itself
+
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            voter = sole(ana)
+            commit(voter, "first")
+            end = connect(ana, bob)
+            await until_at(1, bob)
+            exchange, store = ana.exchange, ana.engine.store
+            assert isinstance(store, MemoryStore)
+
+            def fold(at: int) -> None:
+                token = FenceToken(1, 1, "ana", at)
+                raw = encode(mission(f"m{at:02}", origin="ana"))
+                run = CommitRun(ana.engine.ctx, MESH, [CommittedEntry(raw, token, 1, at)])
+                store.writer.enqueue(Ticket(run, lambda tickets: None))
+                store.writer.run_group()
+
+            await until(lambda: not exchange._rung, (ana, bob), PATIENCE_S)
+            before = said(end, CommitsTold)
+            for at in range(2, 22):
+                fold(at)
+            assert (exchange._rung, exchange._commits_rung) == (False, True)
+            await until_at(21, bob)
+            assert said(end, CommitsTold) - before == 1
+            assert not exchange._commits_rung, "and that was all"
+            fold(22)
+            await asyncio.sleep(0)
+            assert exchange._telling is not None
+            assert exchange._commits_rung, "it is told when the moment is over"
+            exchange._telling.cancel()
+            exchange._tell_again()
+            assert not exchange._commits_rung
+            await until_at(22, bob)
 
     asyncio.run(story())
 

@@ -37,7 +37,7 @@ from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_PEER_HOLD_MS, SECOND_MS
+from holdfast.rules.limits import BUS_PEER_HOLD_MS, COMMIT_TELL_MS, SECOND_MS
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.storage.ports import Reader
 
@@ -67,8 +67,9 @@ class MeshExchange:
         self._commits = CommitFollow(self._context, self._links)
         self._labels = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._rung = False
+        self._rung = self._commits_rung = False
         self._looking = asyncio.Lock()
+        self._telling: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._holding: asyncio.TimerHandle | None = None
         self._closed = False
@@ -89,7 +90,7 @@ class MeshExchange:
         """Reads what there is, and goes on with what was not counted yet."""
         self._loop = asyncio.get_running_loop()
         engine = self._context.engine
-        engine.store.on_commit(self.ring)
+        engine.store.on_commit(self.ring, unstreamed=self._ring_commits)
         await self.refresh()
 
     async def share(self, mesh: str) -> None:
@@ -130,7 +131,7 @@ class MeshExchange:
         self._links.clear()
         self._gaps.close()
         self._commits.close()
-        for alarm in (self._alarm, self._holding):
+        for alarm in (self._alarm, self._holding, self._telling):
             if alarm is not None:
                 alarm.cancel()
         await self._context.stop()
@@ -222,6 +223,36 @@ class MeshExchange:
         self._rung = False  # before reading: a commit from now on rings again
         if not self._closed:
             self._context.start(self._look())
+
+    def _ring_commits(self) -> None:
+        """A quorum has committed something, and no stream has grown; from any thread."""
+        if self._commits_rung or self._closed or self._loop is None:
+            return
+        self._commits_rung = True
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._commits_rang)
+
+    def _commits_rang(self) -> None:
+        """Looks at once, but a busy quorum is not looked at for each of its commits: those of the
+        next moment are told together.
+        """
+        if self._telling is None and not self._closed:
+            self._commits_rung = False
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(COMMIT_TELL_MS / SECOND_MS, self._tell_again)
+            self._context.start(self._look_at_commits())
+
+    def _tell_again(self) -> None:
+        self._telling = None
+        if self._commits_rung:
+            self._commits_rang()
+
+    async def _look_at_commits(self) -> None:
+        async with self._looking:
+            try:
+                await self._commits.look()
+            except HoldfastError as error:
+                log.warning("commits cannot be read: %s", error.message)
 
     async def _look(self) -> None:
         """Reads the streams, and does what follows from what is new. What a page brought meanwhile

@@ -46,7 +46,9 @@ class _Seat:
     async def loaded(self) -> None:
         """Returns when the queue was read from the disk. What failed before is tried again."""
         loading = self.loading
-        if loading.done() and (loading.cancelled() or loading.exception() is not None):
+        if loading.done():
+            if not loading.cancelled() and loading.exception() is None:
+                return  # as nearly always: every write and every read asks
             self.loading = asyncio.create_task(self._load())
         await asyncio.shield(self.loading)
 

@@ -11,13 +11,14 @@ restart send those that are in the log or under way, as far as they are known.
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.envelope import Envelope, decode_trusted, encode
 from holdfast.rules.errors import BadInput, IdReused, UnknownMesh
 from holdfast.rules.ids import id_text, parse_new_id
-from holdfast.rules.quorum.intents import decode_intent, intent_fingerprint
+from holdfast.rules.quorum.intents import intent_fingerprint
 from holdfast.rules.quorum.view import IntentRecord
 from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.storage.ports import Reader
@@ -52,6 +53,7 @@ class IntentMaker:
     def __init__(self, engine: NodeEngine, mesh: str) -> None:
         self._engine, self._mesh = engine, mesh
         self._lamport = 0
+        self._turn: _Known | None = None
         self._open: dict[bytes, Intent] = {}
 
     def make(self, op: str, entity: str, body: bytes, id: str | None) -> Intent | KnownIntent:
@@ -62,9 +64,7 @@ class IntentMaker:
         if under_way is not None:
             _same(raw_id, under_way.envelope.fingerprint, asked)
             return under_way
-        known = self._engine.read(
-            "quorum.intent", lambda tx: self._look(tx, raw_id if id is not None else None)
-        )
+        known = self._clock() if id is None else self._known(raw_id)
         if known.record is not None:
             if not known.record.void:
                 _same(raw_id, known.record.fingerprint, asked)
@@ -76,7 +76,7 @@ class IntentMaker:
                 raise IdReused(f"id {id_text(raw_id)} belongs to another write of this node")
             return Intent(envelope, known.stored, waits=True)
         intent = self._made(raw_id, op, entity, body, asked, known.lamport)
-        decode_intent(intent.envelope)
+        self._engine.ctx.read_intents.keep(intent.raw)
         return intent
 
     def opened(self, intent: Intent) -> None:
@@ -85,6 +85,19 @@ class IntentMaker:
 
     def closed(self, intent: Intent) -> None:
         self._open.pop(intent.envelope.id, None)
+
+    def _known(self, id: bytes) -> _Known:
+        return self._engine.read("quorum.intent", lambda tx: self._look(tx, id))
+
+    def _clock(self) -> _Known:
+        """The clock of the mesh, which intents of one turn of the loop read together."""
+        if self._turn is None:
+            self._turn = self._engine.read("quorum.intent", lambda tx: self._look(tx, None))
+            asyncio.get_running_loop().call_soon(self._turn_ends)
+        return self._turn
+
+    def _turn_ends(self) -> None:
+        self._turn = None
 
     def _look(self, tx: Reader, id: bytes | None) -> _Known:
         mesh = tx.mesh_get(self._mesh)

@@ -24,7 +24,7 @@ from holdfast.rules.quorum.state_rows import (
 from holdfast.rules.quorum.view import Clash, IntentRecord, LeaseRow, LeaseWaiter, NodeRow
 from holdfast.rules.reconcile import Outcome
 from holdfast.storage.sqlite.columns import FLAG, Codec, RowColumns
-from holdfast.storage.sqlite.committed.entities import EntityReads, EntityWrites
+from holdfast.storage.sqlite.committed.entities import FEW, EntityReads, EntityWrites
 
 _FENCE: Final = Codec(
     lambda token: None if token is None else str(token),
@@ -77,6 +77,11 @@ _FOLDED: Final = (
     *("quorum_conflict", "task_event"),
 )
 """Tables of what a fold makes, but for commit records, which only grow, and tasks."""
+_KNOWN_ONE: Final = (
+    "SELECT record FROM quorum_commit INDEXED BY quorum_commit_id WHERE mesh = ? AND id = ?"
+)
+_VOID_ONE: Final = "SELECT number FROM quorum_void WHERE mesh = ? AND id = ?"
+_BY_NUMBER: Final = "SELECT record FROM quorum_commit WHERE mesh = ? AND number = ?"
 
 
 def _of_mesh(columns: RowColumns[Any], key: str) -> str:
@@ -152,13 +157,23 @@ class CommittedReads(EntityReads):
         return list(rows)
 
     def intents_known(self, mesh: str, ids: Sequence[bytes]) -> dict[bytes, IntentRecord]:
-        if not ids:
-            return {}
+        if len(ids) <= FEW:
+            few = ((id, self._intent(mesh, id)) for id in ids)
+            return {id: record for id, record in few if record is not None}
         wanted = msgspec.json.encode([id.hex() for id in ids]).decode()
         return {
             id: void_intent(id, record) if void else intent_of(record)
             for id, record, void in self._con.execute(_KNOWN, (mesh, wanted))
         }
+
+    def _intent(self, mesh: str, id: bytes) -> IntentRecord | None:
+        record = self._con.execute(_KNOWN_ONE, (mesh, id)).get
+        if record is not None:
+            return intent_of(record)
+        by = self._con.execute(_VOID_ONE, (mesh, id)).get
+        if by is None:
+            return None
+        return void_intent(id, self._con.execute(_BY_NUMBER, (mesh, by)).get)
 
     def lease_get(self, mesh: str, name: str) -> LeaseRow | None:
         return _LEASE.find(self._con, "WHERE mesh = ? AND name = ?", (mesh, name))
