@@ -35,6 +35,8 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.orders import NodeOrders
+from holdfast.node.quorum.service.local_quorum import LocalQuorum
 from holdfast.node.settings import Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import FrameKind, Stream
@@ -68,6 +70,9 @@ class BusHost:
         self.voters = MeshVoters(engine, self._own_key, self._member_peers)
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
         self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
+        orders = NodeOrders(engine, self.groups, self.operators)
+        self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
+        orders.on_order = self.quorum.look
         self._member_peers.static = settings.bus.static_peers
         self._write = writer.write
         self._store = SqliteMeshStore(
@@ -103,6 +108,7 @@ class BusHost:
             await host.groups.start()
             try:
                 await host._begin()
+                await host.quorum.start()
             except BaseException:
                 await host.groups.close()
                 raise
@@ -244,6 +250,7 @@ class BusHost:
         if lock is None:
             return
         try:
+            await self.quorum.close()
             await self.groups.close()
             await self.bus.close()
         finally:

@@ -30,9 +30,10 @@ class MeshVoters:
     def our_key(self) -> bytes:
         return self._peers.our_key()
 
+    def is_ours(self, key: bytes) -> bool:
+        return self._peers.is_ours(key)
+
     def keys(self, key: bytes) -> tuple[bytes, ...]:
-        if key == self.our_key():
-            return (key, *self._own_key.former_keys())
         return self._peers.keys(key)
 
     def may_vote(self, mesh: str, keys: Sequence[bytes]) -> bool:

@@ -17,6 +17,9 @@ class MeshTrust(Protocol):
     """What a mesh says about who may vote in it."""
 
     def our_key(self) -> bytes: ...
+    def is_ours(self, key: bytes) -> bool:
+        """Whether this is the key of this node, or was."""
+
     def keys(self, key: bytes) -> tuple[bytes, ...]:
         """A linked peer's key, and those that it had before."""
 

@@ -92,10 +92,8 @@ class EmbeddedGroups:
         self._timing = timing or GroupTiming()
         self._draw = SystemRandom().randrange
         self.links = VoterLinks(self, trust.keys)
-        self.on_folded: Callable[[str, Sequence[Committed]], None] = lambda mesh, results: None
-        """Hears of every run of entries that was folded, by mesh."""
-        self.on_groups: Callable[[], None] = lambda: None
-        """Called when this node has begun or ended to take part in a group."""
+        self.on_group: Callable[[str], None] = lambda mesh: None
+        """Hears that this node has begun or ended to take part in the group of a mesh."""
         self._log: SqliteQuorumLog | None = None
         self._opening = asyncio.Lock()
         self.beginnings = GroupBeginnings(self, engine, write, trust, random)
@@ -204,7 +202,7 @@ class EmbeddedGroups:
         order.problem = problem
         group = Group(group_row, order, disk, self._trust)
         self._groups[mesh] = self._by_tag[group_row.tag] = group
-        self.on_groups()
+        self.on_group(mesh)
         return group
 
     def end(self, group: Group) -> None:
@@ -272,7 +270,7 @@ class EmbeddedGroups:
         mesh, keys = offer.mesh, self._trust.keys(link.peer)
         me = offer.config.member(offer.id)
         assert me is not None, "the word was checked"
-        if me.key not in self._trust.keys(self._trust.our_key()):
+        if not self._trust.is_ours(me.key):
             raise NotAllowed(f"a vote in {mesh!r} is offered to this node under another key")
         if not self._trust.may_vote(mesh, keys):
             raise NotAllowed(f"{link.name} offers a vote in {mesh!r}, where it has none to give")
@@ -375,7 +373,7 @@ class EmbeddedGroups:
                 tx.quorum_put(msgspec.structs.replace(row, voter=None))
 
         await self._write("quorum.removed", note)
-        self.on_groups()
+        self.on_group(mesh)
 
     # --- what drivers tell ---------------------------------------------------------------------
 
@@ -401,7 +399,9 @@ class EmbeddedGroups:
             self._loop.call_soon_threadsafe(call)
 
     def _folded(self, mesh: str, results: Sequence[Committed]) -> None:
-        self.on_folded(mesh, results)
+        group = self._groups.get(mesh)
+        if group is not None:
+            group.order.on_folded(results)
 
     def _spawn(self, work: Any, then: Callable[[], None] | None = None) -> None:
         task: asyncio.Task[None] = self._loop.create_task(work)

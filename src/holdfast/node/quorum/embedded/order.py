@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.node.core.commit import Committed
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
@@ -28,6 +28,7 @@ class EmbeddedOrder:
         self.driver = driver
         self.fold = fold
         self.on_change: Callable[[], None] = lambda: None
+        self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
         self.problem = ""
         self.late_ms = 0
         self._links = links

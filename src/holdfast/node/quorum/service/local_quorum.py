@@ -114,6 +114,13 @@ class LocalQuorum:
         )
         self._seats[mesh] = _Seat(desk, duties)
 
+    def look(self, mesh: str) -> None:
+        """The order of a mesh may be here now, or gone, or another one than before."""
+        try:
+            self.begin(mesh)
+        except NoVoters:
+            self.end(mesh)
+
     def end(self, mesh: str) -> None:
         """The order of a mesh is no longer here."""
         seat = self._seats.pop(mesh, None)
