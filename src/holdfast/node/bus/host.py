@@ -35,6 +35,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.etcd.orders import EtcdOrders
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
 from holdfast.node.settings import Settings
@@ -70,7 +71,8 @@ class BusHost:
         self.voters = MeshVoters(engine, self._own_key, self._member_peers)
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
         self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
-        orders = NodeOrders(engine, self.groups, self.operators)
+        self.etcd_orders = EtcdOrders(engine, writer.write)
+        orders = NodeOrders(engine, self.groups, self.operators, self.etcd_orders)
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
         orders.on_order = self.quorum.look
         self._member_peers.static = settings.bus.static_peers
@@ -107,9 +109,11 @@ class BusHost:
             await host._store.start()
             await host.groups.start()
             try:
+                await host.etcd_orders.start()
                 await host._begin()
                 await host.quorum.start()
             except BaseException:
+                await host.etcd_orders.close()
                 await host.groups.close()
                 raise
         except BaseException:
@@ -251,6 +255,7 @@ class BusHost:
             return
         try:
             await self.quorum.close()
+            await self.etcd_orders.close()
             await self.groups.close()
             await self.bus.close()
         finally:

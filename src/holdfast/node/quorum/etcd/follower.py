@@ -251,7 +251,6 @@ class OrderFollower:
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._patience_ms / SECOND_MS
 
-
     async def count_after(self) -> OrderPoint:
         """The point of a follower that knows its position and not its number, from a listing."""
         last, count = 0, 0

@@ -72,10 +72,10 @@ class EtcdOperators:
         if state is not None and all(base.nonce != place.nonce for base in state.bases):
             await self._orders.forget_place(mesh)
 
-    async def add(self, mesh: str, peer: str) -> None:
+    async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
         raise _own_members(mesh)
 
-    async def remove(self, mesh: str, peer: str) -> None:
+    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
         raise _own_members(mesh)
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None = None) -> None:

@@ -136,8 +136,10 @@ class OrderFold:
             return await self._point(moved.applied)
         state = self._etcd.known
         base = None if state is None else state.base(state.incarnation)
-        if base is not None and base.incarnation > row.incarnation and (
-            point.position >= base.position
+        if (
+            base is not None
+            and base.incarnation > row.incarnation
+            and (point.position >= base.position)
         ):
             await self._move(base.incarnation)
         return point

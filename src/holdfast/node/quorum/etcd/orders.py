@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.etcd.coordination import OrderTiming
 from holdfast.node.quorum.etcd.engine import EtcdEngine
@@ -61,10 +60,8 @@ class EtcdOrders:
         self._engine, self._write, self._timing, self._random = engine, write, timing, random
         self._orders: dict[str, EtcdOrder] = {}
         self._problems: dict[str, HoldfastError] = {}
-        self.on_folded: Callable[[str, Sequence[Committed]], None] = lambda mesh, results: None
-        """Hears of every run of entries that was folded, by mesh."""
-        self.on_orders: Callable[[], None] = lambda: None
-        """Called when this node has begun or ended to follow an order."""
+        self.on_order: Callable[[str], None] = lambda mesh: None
+        """Hears that this node has begun or ended to follow the order of a mesh."""
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -95,11 +92,10 @@ class EtcdOrders:
             )
         gateway, etcd = await self.engine_of(mesh, place)
         order = EtcdOrder(self._engine, mesh, self._write, gateway, etcd, timing=self._timing)
-        order.fold.on_folded = partial(self._folded, order)
         order.start()
         self._orders[mesh] = order
         self._problems.pop(mesh, None)
-        self.on_orders()
+        self.on_order(mesh)
         return order
 
     async def end(self, mesh: str) -> None:
@@ -107,7 +103,7 @@ class EtcdOrders:
         if order is not None:
             await order.close()
             await order.gateway.close()
-            self.on_orders()
+            self.on_order(mesh)
 
     async def engine_of(self, mesh: str, place: EtcdPlace) -> tuple[EtcdGateway, EtcdEngine]:
         """A connection to the etcd of a mesh, and its order there. BadInput if a file that the
@@ -173,7 +169,3 @@ class EtcdOrders:
         row = first_standing(mesh, state)
         await self._write("quorum.init", lambda tx: tx.quorum_put(row))
         return row
-
-    def _folded(self, order: EtcdOrder, results: Sequence[Committed]) -> None:
-        order.on_folded(results)
-        self.on_folded(order.mesh, results)
