@@ -183,6 +183,22 @@ class EtcdSeat:
     def mend(self) -> None:
         self._proxy = FaultProxy(self._target, port=self._proxy.address[1]).start()
 
+    def lose_answers(self) -> None:
+        """What is sent arrives, and no answer comes back."""
+        self._proxy.cut()
+        self._proxy.cut_each(0)
+
+    async def move_to(self, scope: str) -> None:
+        """The order is found in another place: an etcd that is not as it was."""
+        await self.orders.keep_place(MESH, self.address(scope))
+        await self.orders.end(MESH)
+        await self.orders.begin(MESH)
+
+    async def up_at(self, scope: str) -> None:
+        """Comes up, and finds the order there."""
+        await self.up()
+        await self.move_to(scope)
+
     @property
     def order(self) -> EtcdOrder:
         return self.orders.require(MESH)

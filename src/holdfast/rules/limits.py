@@ -1190,8 +1190,8 @@ ETCD_LINE_BYTES_MAX: Final = 16 * MIB
 """The longest line of a watch; a longer one ends the watch. etcd cuts its lines at about 3 MiB, and
 at more only if it is told to take larger requests."""
 ETCD_ENTRY_BYTES_MAX: Final = MIB + 64 * KIB
-"""The largest entry that is appended to an etcd (BodyTooLarge): the largest intent with its envelope
-fits, and etcd takes requests of 1.5 MiB."""
+"""The largest entry that is appended to an etcd (BodyTooLarge): the largest intent fits with its
+envelope, and etcd takes requests of 1.5 MiB."""
 ETCD_FETCH_MAX: Final = 16
 """Entries that one call to an etcd asks for: of the largest ones an answer has room for these."""
 ETCD_PAGE_KEYS: Final = 1000

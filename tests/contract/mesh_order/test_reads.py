@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from support.linearizability import Call, Register, culprits, expect_linearizable, judge
-from support.order_worlds import OrderSeat, OrderWorld, Told, decoded, propose, put, read, title_of
+from support.order_worlds import (
+    ENOUGH_MS,
+    OrderSeat,
+    OrderWorld,
+    Told,
+    decoded,
+    propose,
+    put,
+    read,
+    title_of,
+)
 from support.seeds import seeds
 from support.voter_nodes import mission
 
@@ -72,6 +82,7 @@ def test_Q3_Q9_histories_of_many_clients_are_linearizable(told: Told, seed: int)
         await history.run()
         expect_linearizable(history.calls, Register())
         # And by the numbers of the commits, as every node has them.
+        await world.seats[2].order.confirm(timeout_ms=ENOUGH_MS)
         log = [
             (one.number, history.ids[one.id])
             for one in decoded(world.seats[2])

@@ -105,9 +105,11 @@ class EtcdEngine:
         answer = await self._txn(transactions.begin(self.keys, born), _until(timeout_ms))
         if answer.succeeded:
             return
-        found, *_ = transactions.read_answer(answer, transactions.STATE_KEYS)
+        found = transactions.read_answer(answer, transactions.STATE_KEYS)
         # The answer to an earlier try may have been lost.
-        if found is None or found.value != pack(born):
+        if found[0] is None or found[0].value != pack(born):
+            if found[0] is not None:
+                self._learn(found, None)
             raise AlreadyExists(
                 f"the etcd holds an order of {self.keys.scope} already",
                 hint="join it, or use another scope",

@@ -126,6 +126,7 @@ class OrderFold:
         row = self.standing()
         try:
             point = await self._point(row.applied)
+            await self._check_past(row)
         except QuorumSetBack:
             end = await self._etcd.recovered_end(timeout_ms=_PATIENCE_MS)
             moved = after_set_back(row, end.state)
@@ -143,6 +144,24 @@ class OrderFold:
         ):
             await self._move(base.incarnation)
         return point
+
+    async def _check_past(self, row: QuorumRow) -> None:
+        """Raises QuorumSetBack if the last entry that was folded here is not where it was: an etcd
+        that was restored, and written to since, may have come further than this node by then.
+        """
+        if row.fence is None or row.fence.incarnation != row.incarnation or not row.applied:
+            return
+        (last,) = self._engine.read(
+            "quorum.last", lambda tx: tx.commit_range(self._mesh, row.number, 1)
+        )
+        found = await self._etcd.find(last.id, timeout_ms=_PATIENCE_MS)
+        state, sequence = self._etcd.known, row.fence.sequence
+        if found is None and state is not None and state.floor >= sequence:
+            return  # it was forgotten, as it may be
+        if found is None or found.point.position != sequence:
+            raise QuorumSetBack(
+                f"commit {row.number} of {self._mesh!r} is not in the etcd at {sequence}"
+            )
 
     async def _point(self, position: int) -> OrderPoint:
         return await counted_point(self._gateway, self._etcd, position, timeout_ms=_PATIENCE_MS)
