@@ -170,6 +170,12 @@ class FarLine:
 
         self._ask("retire", consumer, answer)
 
+    def commits_held(self) -> dict[str, int]:
+        return {}
+
+    def commits_page(self, mesh: str, first: int) -> bytes:
+        raise AssertionError("nothing is committed here")
+
     def object_size(self, sha: str) -> int | None:
         def answer() -> int | None:
             content = self.far.objects.get(sha)

@@ -7,6 +7,7 @@
     EntriesRefused  this side does not send what it was asked for
     BlocksAsked …   digests of blocks of a stream, to find different content under one number
     SnapshotAsked … what a side has truncated, rebuilt, piece by piece
+    CommitsTold …   what a quorum has committed in a mesh, by the number of the commit
     ObjectAsked …   content that entries name, in pieces, on a stream of its own
 
 Each side gives its own numbers to streams. A number in `EntriesAsked`, `BlocksAsked` and
@@ -160,6 +161,29 @@ class SnapshotRefused(msgspec.Struct, array_like=True, frozen=True, tag=14):
     code: str
 
 
+class CommitsTold(msgspec.Struct, array_like=True, frozen=True, tag=15):
+    """How far this side is in what the quorums of meshes have committed."""
+
+    commits: Annotated[list[tuple[str, Count]], Meta(max_length=BUS_WORD_STREAMS_MAX)]
+    """Mesh, and the number of the last commit that is folded here."""
+
+
+class CommitsAsked(msgspec.Struct, array_like=True, frozen=True, tag=16):
+    mesh: str
+    first: Annotated[int, Meta(ge=1, lt=LAMPORT_MAX)]
+    """The number of the first commit that this side lacks."""
+
+
+class CommitsPage(msgspec.Struct, array_like=True, frozen=True, tag=17):
+    page: bytes
+    """As `commit_page` encodes it."""
+
+
+class CommitsRefused(msgspec.Struct, array_like=True, frozen=True, tag=18):
+    mesh: str
+    code: str
+
+
 MeshWord = (
     MeshesShared
     | StreamsTold
@@ -175,6 +199,10 @@ MeshWord = (
     | SnapshotAsked
     | MeshSnapshotPart
     | SnapshotRefused
+    | CommitsTold
+    | CommitsAsked
+    | CommitsPage
+    | CommitsRefused
 )
 
 _decoder: Final = msgspec.msgpack.Decoder(MeshWord)

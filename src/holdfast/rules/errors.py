@@ -6,7 +6,7 @@
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   │                    UnknownScheme BadQuorumMessage BadFence UnknownEntityType BadEntity
     │   │                    BaseRequired Orphaned DependencyCycle SecretRefused NotAuthMaterial
-    │   │                    BadChecksum
+    │   │                    BadChecksum BadCommitPage
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
@@ -16,6 +16,7 @@
     │   │                    HomeCopied AnotherBroker LogMismatch VoterReused FenceTooOld
     │   │                    RevisionMoved HasChildren IntentAbandoned LeaseHeld LeaseNotHeld
     │   │                    NodeNotLost AuditForked AuditGap NoVoters HasVoters NotCommitted
+    │   │                    CommitForked
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
@@ -28,7 +29,7 @@
     │                        OutboxAgeAboveWindow NotFresh TooStale EtcdTooOld EtcdRefused
     │                        NoQuorum
     ├── Unknown            it may have happened; retry with the same id
-    │   └── directly         OutcomeUnknown
+    │   └── directly         OutcomeUnknown WriteQueued
     ├── Broken             stop, look, repair
     │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
     │                        BlobCorrupt QuorumSetBack
@@ -742,6 +743,15 @@ class OutcomeUnknown(
     """The connection or the disk failed while a write was on its way."""
 
 
+class WriteQueued(
+    Unknown,
+    code="write_queued",
+    http_status=503,
+    hint="it is on the disk and tried again by itself; ask again with the same id",
+):
+    """A write of a task found no quorum in time. It waits, and may be committed later."""
+
+
 # --- Broken ------------------------------------------------------------------------------------
 
 
@@ -1092,6 +1102,20 @@ class NotCommitted(
     Conflict, code="not_committed", hint="it waits here; it enters with the order of its quorum"
 ):
     """A strong envelope came without the record of its commit."""
+
+
+class BadCommitPage(BadInput, code="bad_commit_page"):
+    """A page of commits is not what it says: nothing of it is taken."""
+
+
+class CommitForked(
+    Conflict,
+    code="commit_forked",
+    hint="two orders of one mesh: ask the voters which is theirs (holdfast quorum status); a node "
+    "that followed the other one leaves the mesh and joins it again",
+):
+    """One number of the commit order of a mesh belongs to two entries, or one group of voters
+    claims to be another."""
 
 
 class NotFresh(

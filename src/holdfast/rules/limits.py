@@ -1115,6 +1115,45 @@ QUORUM_QUEUE_BYTES: Final = 4 * MIB
 """What waits for room on a link to a voter; what is more is dropped, and sent again later."""
 QUORUM_CHANGE_MS: Final = 30 * SECOND_MS
 """How long a change of the voters waits to be done, unless its caller says otherwise."""
+QUORUM_TAIL_ENTRIES: Final = 10_000
+"""Entries that a log keeps although all voters have them: for members that were away shortly."""
+QUORUM_TAIL_BYTES: Final = 64 * MIB
+"""Of these entries so many bytes at most."""
+QUORUM_HELD_ENTRIES: Final = 1_000_000
+"""Entries that a leader keeps for a voter that lacks them; one that lacks more gets a snapshot."""
+QUORUM_HELD_BYTES: Final = 1024 * MIB
+"""Bytes of entries that a leader keeps for a voter that lacks them."""
+QUORUM_COMPACT_ENTRIES: Final = 1_000
+"""A log is shortened when so many entries can go, or so many bytes as the next limit says."""
+QUORUM_COMPACT_BYTES: Final = 8 * MIB
+"""Bytes of entries that can go, so that a log is shortened."""
+QUORUM_SNAPSHOT_BYTES_MAX: Final = 64 * 1024 * MIB
+"""The largest snapshot of a group that is taken in; a larger one is refused."""
+QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
+"""After so many ticks without a word of its receiver a snapshot is given up, and a receiver that
+has refused one gets the next."""
+QUORUM_SNAPSHOT_RESEND_TICKS: Final = 10
+"""After so many ticks without an answer a part of a snapshot is sent again."""
+COMMIT_PAGE_ROWS: Final = 512
+"""Commits in one page for a node without a vote; a page with more is refused."""
+COMMIT_PAGE_BYTES: Final = 512 * KIB
+"""A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
+"""The longest record of a commit; a page with a longer one is refused."""
+COMMIT_TROUBLES_KEPT: Final = 16
+"""Commits of a mesh about which this node and others disagree that are kept for the doctor; the
+first ones, because the rest follows from them."""
+COMMIT_ASK_MS: Final = 30 * SECOND_MS
+"""How long a member waits for a page of commits before it asks another one."""
+FORWARD_TRY_MS: Final = 5 * SECOND_MS
+"""How long one voter may take to answer a proposal that a member without a vote forwards, before
+the next one is asked. The same id is committed once, whoever is asked."""
+PROPOSED_ENVELOPE_BYTES_MAX: Final = 1 * MIB + 512 * KIB
+"""The largest envelope that a member may have proposed by a voter: an intent, with its head. What
+is committed has to fit into a message of the bus, with its record."""
+FORWARDED_MAX: Final = 256
+"""Proposals and confirmations that a voter works on for one member at a time; further ones are
+refused (TooMany)."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""

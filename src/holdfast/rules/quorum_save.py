@@ -71,7 +71,7 @@ def after_write(group: GroupRow, head: LogHead, write: GroupWrite, term_at: Term
     """How far the log is after a write, or the error with which it is refused."""
     check_takes_part(group, write.voter)
     _check_number(head, write.scope, write.number)
-    kept = _after_hard_state(head, write)
+    kept = _after_hard_state(head, write.scope, write.hard)
     if write.cut_from is not None:
         # By what was committed before: the entries that come with it may be committed already.
         kept = _after_cut(kept, write, head.commit, term_at)
@@ -85,15 +85,14 @@ def _check_number(head: LogHead, scope: str, number: int) -> None:
         raise LogMismatch(f"write {number} of {scope} after write {head.written}: it comes late")
 
 
-def _after_hard_state(head: LogHead, write: GroupWrite) -> LogHead:
-    hard = write.hard
+def _after_hard_state(head: LogHead, scope: str, hard: HardStateRow | None) -> LogHead:
     if hard is None:
         return head
     if not (head.term <= hard.term < 1 << 63 and 0 <= hard.vote < 1 << 63):
-        raise LogMismatch(f"{write.scope} is in term {head.term} and not in {hard.term} any more")
+        raise LogMismatch(f"{scope} is in term {head.term} and not in {hard.term} any more")
     if hard.term == head.term and head.vote not in (0, hard.vote):
         raise LogMismatch(
-            f"the vote of {write.scope} in term {head.term} was given to {head.vote}, "
+            f"the vote of {scope} in term {head.term} was given to {head.vote}, "
             f"and cannot be given to {hard.vote}"
         )
     return replace(head, term=hard.term, vote=hard.vote, commit=max(head.commit, hard.commit))
@@ -176,12 +175,14 @@ def after_install(
     voter: int,
     number: int,
     term_at: TermAt,
+    hard: HardStateRow | None = None,
 ) -> tuple[LogHead, bool]:
     """How far the log is when it begins after the snapshot, and whether the entries after it stay:
-    they do if the log has the snapshot's last entry.
+    they do if the log has the snapshot's last entry. Term and vote may change with it.
     """
-    check_snapshot(group, head, snapshot, voter)
     _check_number(head, group.scope, number)
+    head = _after_hard_state(head, group.scope, hard)
+    check_snapshot(group, head, snapshot, voter)
     stays = snapshot.index <= head.last and term_at(snapshot.index) == snapshot.term
     if not stays and head.base < snapshot.index <= min(head.commit, head.last):
         raise LogMismatch(

@@ -31,6 +31,16 @@ def utc_offset_ms(at_ms: int) -> int:
     return time.localtime(at_ms / 1000).tm_gmtoff * 1000
 
 
+def elapsed_ms() -> int:
+    """Time that only goes forward: for measuring how long something lasts. Where the system can
+    tell, it goes on while the machine sleeps.
+    """
+    return time.clock_gettime_ns(_ELAPSED) // 1_000_000
+
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's clock, and ids that grow within the process even when that clock does not."""
 

@@ -22,6 +22,7 @@ from holdfast.rules.quorum_rows import (
     EntryRow,
     GroupRow,
     GroupWrite,
+    HardStateRow,
     LogHead,
     QuorumSnapshot,
     SaveAnswer,
@@ -136,9 +137,12 @@ class QuorumLog(QuorumReader, Protocol):
     def intake_add(self, scope: str, offset: int, content: bytes) -> int:
         """Adds the next bytes; returns how many are here. LogMismatch if they are not the next."""
 
-    def intake_install(self, scope: str, voter: int, number: int) -> SavedWrite:
-        """In one step: the log begins after the snapshot. The entries after it stay if they follow
-        it. StoreCorrupt, and the parts are given up, if they are not what was announced.
+    def intake_install(
+        self, scope: str, voter: int, number: int, hard: HardStateRow | None = None
+    ) -> SavedWrite:
+        """In one step: the log begins after the snapshot, and term and vote are these. The entries
+        after it stay if they follow it. StoreCorrupt, and the parts are given up, if they are not
+        what was announced.
         """
 
     def intake_drop(self, scope: str) -> None:

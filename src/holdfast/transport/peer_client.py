@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.protocol.commit_page import CommitsHeld
 from holdfast.protocol.log_wire import (
     JSON,
     MSGPACK,
@@ -37,6 +38,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.keys import HelloTranscript, is_good
 from holdfast.rules.limits import (
+    COMMIT_PAGE_BYTES,
     ENVELOPE_BYTES_MAX,
     FETCH_BYTES_MAX,
     LINK_CONNECT_MS_MAX,
@@ -52,6 +54,7 @@ from holdfast.transport.session_client import SessionClient
 from holdfast.transport.tls import client_context
 
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
+_COMMITS_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
 _COMPARE: Final = (
     "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
 )
@@ -137,6 +140,19 @@ class PeerClient:
 
     def confirm(self, confirmation: Confirmation) -> None:
         self._post("/v1/facts/confirm", confirmation)
+
+    def commits_held(self) -> dict[str, int]:
+        """How far the node is in the orders of meshes with voters; empty if it is of a version that
+        knows of none.
+        """
+        try:
+            return self._calls.call("GET", "/v1/commits").json(CommitsHeld).commits
+        except NotFound:
+            return {}
+
+    def commits_page(self, mesh: str, first: int) -> bytes:
+        path = f"/v1/commits/page?mesh={quote(mesh, safe='')}&from={first}"
+        return self._calls.call("GET", path, bytes_max=_COMMITS_BYTES_MAX).msgpack()
 
     def retire(self, consumer: str) -> None:
         self._calls.call("DELETE", f"/v1/consumers/{quote(consumer, safe='')}")

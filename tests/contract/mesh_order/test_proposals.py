@@ -31,6 +31,7 @@ def test_Q3_the_same_id_is_committed_once_whoever_proposes_it(told: Told) -> Non
         assert first.outcome == "applied"
         assert first.number is not None
         for seat in (ana, bo):
+            await seat.order.confirm(timeout_ms=30_000)
             again = await propose(seat, envelope)
             assert (again.outcome, again.number) == ("noop_already_applied", None)
             assert again.revisions == first.revisions
@@ -53,8 +54,10 @@ def test_Q3_one_id_proposed_by_two_at_once_is_applied_once(told: Told) -> None:
 
 
 def test_Q7_other_content_under_one_id_changes_nothing(told: Told) -> None:
+    """Also where the proposing node has not folded the first one yet, or proposes both at once."""
+
     async def story(world: OrderWorld) -> None:
-        ana, bo, _ = world.seats
+        ana, bo, cy = world.seats
         envelope = mission("ana", "first", "reused")
         await propose(ana, envelope)
         other = mission("bo", "second", "reused", id_of=envelope.id)
@@ -62,6 +65,13 @@ def test_Q7_other_content_under_one_id_changes_nothing(told: Told) -> None:
             got = await propose(seat, other)
             assert (got.outcome, got.reason) == ("conflict_requires_merge", IdReused.code)
             assert title_of(seat, "reused") == "first"
+        one = mission("cy", "one", "both")
+        two = mission("cy", "two", "both", id_of=one.id)
+        results = await asyncio.gather(propose(cy, one), propose(cy, two))
+        assert sorted(str(result.outcome) for result in results) == [
+            "applied",
+            "conflict_requires_merge",
+        ]
 
     told(story)
 

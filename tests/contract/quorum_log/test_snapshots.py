@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.rules.errors import BadValue, LogMismatch, MustRejoin, OverLimit, StoreCorrupt
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX
+from holdfast.rules.quorum_rows import HardStateRow
 from holdfast.storage.quorum_port import QuorumLog
 from support.quorum_logs import TAG, entry, filled, snapshot, write
 
@@ -132,3 +133,17 @@ def test_Q8_the_largest_part_fits_and_an_empty_snapshot_too(log: QuorumLog) -> N
     less = msgspec.structs.replace(snapshot(12, 1, b""), size=-1)
     with pytest.raises(BadValue):
         log.intake_begin("team", 1, less)
+
+
+def test_Q8_a_later_term_comes_with_the_snapshot_in_one_step(log: QuorumLog) -> None:
+    filled(log, 1)
+    log.save(write(2, term=3, vote=2))
+    come_in(log, 9, 2)
+    with pytest.raises(LogMismatch, match="vote"):
+        log.intake_install("team", 1, 3, HardStateRow(term=3, vote=1))
+    with pytest.raises(LogMismatch, match="term"):
+        log.intake_install("team", 1, 3, HardStateRow(term=2))
+    assert log.head("team").last == 1
+    assert log.intake_install("team", 1, 3, HardStateRow(term=5, vote=4, commit=9)).last == 9
+    head = log.head("team")
+    assert (head.term, head.vote, head.commit, head.base) == (5, 4, 9, 9)

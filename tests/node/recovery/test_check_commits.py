@@ -18,10 +18,12 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.quorum.intents import LeaseAcquire
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.files.home import HomePaths
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader
 from holdfast.storage.sqlite.snapshot_copy import open_read_only
 from model.test_quorum_model import run
-from support.commits import commit, committed_state, entries_of, entry
+from support.commit_pages import mission, page_of, take
+from support.commits import commit, committed_state, entries_of, entry, with_quorum
 from support.committed_rows import quorum_row
 from support.daemon import make_home
 from support.envelopes import MESH, make_id
@@ -124,3 +126,12 @@ def test_S12_a_repair_keeps_what_was_committed(home: Path) -> None:
     with open_read_only(HomePaths(home).database) as reader:
         assert state_of(reader) == before
     assert [check.status for check in found(home, full=True)] == ["ok"]
+
+
+def test_Q4_the_doctor_tells_what_others_have_otherwise(home: Path) -> None:
+    other = with_quorum(MemoryStore())
+    commit(other, [entry(mission("else"), 1)])
+    with open_node(home, sync="normal") as node:
+        assert take(store_of(node), page_of(other), source="eve").outcome == "forked"
+    (bad,) = [one for one in found(home, full=False) if one.status == "fail"]
+    assert "commit_forked at commit 1, as eve has it" in bad.message

@@ -19,6 +19,7 @@ from holdfast.bus.received import (
 )
 from holdfast.node.bus.members import JoinedOverBus
 from holdfast.node.bus.standing import BusStanding
+from holdfast.node.quorum.api import QuorumApi
 
 Handler = Callable[[ReceivedRequest], Awaitable[bytes | str]]
 """Answers a request."""
@@ -46,6 +47,9 @@ class Served(Protocol):
 
 class BusApi(Protocol):
     """The bus of a home."""
+
+    quorum: QuorumApi | None
+    """The quorums of the home, which the holder of the bus holds too."""
 
     async def send(
         self,

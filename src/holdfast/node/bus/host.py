@@ -38,6 +38,7 @@ from holdfast.node.quorum.embedded.operators import EmbeddedOperators
 from holdfast.node.quorum.etcd.orders import EtcdOrders
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
+from holdfast.node.quorum.voter_service import VoterService
 from holdfast.node.settings import Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import FrameKind, Stream
@@ -72,9 +73,18 @@ class BusHost:
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
         self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
         self.etcd_orders = EtcdOrders(engine, writer.write)
-        orders = NodeOrders(engine, self.groups, self.operators, self.etcd_orders)
+        orders = NodeOrders(
+            engine,
+            self.groups,
+            self.operators,
+            self.etcd_orders,
+            self.voters,
+            self.voters.addresses,
+        )
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
         orders.on_order = self.quorum.look
+        self._orders = orders
+        self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
         self._member_peers.static = settings.bus.static_peers
         self._write = writer.write
         self._store = SqliteMeshStore(
@@ -157,6 +167,7 @@ class BusHost:
             await self.members.take_over()
             self.members.start(self.bus)
             self.bus.serve(OPERATE, self.operators.operate_asked)
+            self._voter_service.start(self.bus)
             self.exchange = MeshExchange(
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
@@ -168,6 +179,7 @@ class BusHost:
             raise
         self.bus.attach(self.exchange)
         self.bus.attach(self.groups.links)
+        self.bus.attach(_LinkNews(lambda document: self._orders.linked()))
         for part in self._parts:
             self.bus.attach(part())
 

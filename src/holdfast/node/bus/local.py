@@ -24,6 +24,7 @@ from holdfast.node.bus.documents import BusReplyGiven
 from holdfast.node.bus.member_peers import GUEST
 from holdfast.node.bus.members import JoinedOverBus, MeshMembers
 from holdfast.node.bus.standing import BusStanding, MeshExchangeView, PeerStanding
+from holdfast.node.quorum.api import QuorumApi
 from holdfast.rules.errors import HandlerRefused
 from holdfast.rules.ids import parse_id
 from holdfast.rules.invites import parse_peer_invite
@@ -43,6 +44,8 @@ class LocalBus:
         """`discovered` says how the search for peers stands; None: nobody is looked for."""
         self.bus, self._directory, self.members = bus, directory, members
         self._discovered, self._close = discovered, close
+        self.quorum: QuorumApi | None = None
+        """The quorums of this process; None if it takes part in none."""
         self.meshes_changed: Callable[[], Awaitable[None]] = _nobody
         """Tells what exchanges meshes that there are others now."""
         self.look_again: Callable[[], Awaitable[None]] = _nobody

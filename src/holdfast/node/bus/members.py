@@ -306,6 +306,18 @@ class MeshMembers:
             raise known from None
         return answer.body
 
+    async def request(
+        self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
+    ) -> Answer:
+        """As the bus does it."""
+        return await self._running_bus().request(
+            to, service, body, timeout_ms=timeout_ms, wait_ms=wait_ms
+        )
+
+    def linked_keys(self) -> frozenset[bytes]:
+        """All keys of the peers at the other ends of links."""
+        return frozenset(one for key in self._links for one in self.peers.keys(key))
+
     def _running_bus(self) -> MemberBus:
         assert self._bus is not None, "start() comes first"
         return self._bus

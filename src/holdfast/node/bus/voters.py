@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Sequence
 
 from holdfast.node.bus.member_peers import MemberPeers
-from holdfast.node.bus.members import MeshMembers
+from holdfast.node.bus.members import Answer, MeshMembers
 from holdfast.node.bus.sharing import BusSharing
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.rules.errors import NotAllowed, NotAMember, NotShared
+from holdfast.rules.keys import text_of
 
 VOTE = "vote"
 
@@ -42,6 +43,29 @@ class MeshVoters:
             return False
         listed = held.listed(keys)
         return held.row.owner in keys or (listed is not None and VOTE in listed.grants)
+
+    def addresses(self, mesh: str) -> list[str]:
+        """Who may vote in a mesh, other than this node, as the bus takes them: those that are
+        linked first.
+        """
+        held = self._peers.held_mesh(mesh)
+        if held is None:
+            return []
+        owner = held.row.owner
+        may_vote = [
+            one.key for one in held.members.members if VOTE in one.grants or one.key == owner
+        ]
+        found = [key for key in may_vote if not self._peers.is_ours(key)]
+        linked = self._running().linked_keys()
+        return [text_of(key) for key in sorted(found, key=lambda key: key not in linked)]
+
+    async def request(
+        self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
+    ) -> Answer:
+        """By the bus of now; it is another one when this node has another key."""
+        return await self._running().request(
+            to, service, body, timeout_ms=timeout_ms, wait_ms=wait_ms
+        )
 
     async def voter_key(self, mesh: str, peer: str) -> bytes:
         held = self._peers.held_mesh(mesh)

@@ -120,6 +120,8 @@ class Change:
         )
 
     def __call__(self, tx: Transaction) -> Receipt:
+        if self.op in _DECIDED:
+            refuse_undecided(tx, self.mesh, self.op)
         if self.given:
             known = self.known(tx)
             if known is not None:
@@ -132,8 +134,6 @@ class Change:
 
     def carry_out(self, tx: Transaction) -> Receipt:
         ctx = self.ctx
-        if self.op in _DECIDED:
-            refuse_undecided(tx, self.mesh, self.op)
         lamport, seq, lane, on_bus = tx.tick(self.mesh)
         find = CURRENT.get(self.op)
         current = None if find is None else find(tx, self, self.body)

@@ -30,6 +30,7 @@ from holdfast.rules.bodies import Body
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.errors import (
     BadEnvelope,
+    CommitForked,
     FenceTooOld,
     IntentAbandoned,
     NoVoters,
@@ -37,8 +38,8 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import aside_id, id_text
 from holdfast.rules.lamport import highest_taken
-from holdfast.rules.quorum.commit_record import encode_record
-from holdfast.rules.quorum.decide import Decision, commit_record, decide
+from holdfast.rules.quorum.commit_record import decode_stored_record, encode_record
+from holdfast.rules.quorum.decide import Decision, as_recorded, commit_record, decide
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import decode_intent
 from holdfast.rules.quorum.state_rows import CommitRow, QuorumRow
@@ -60,6 +61,10 @@ class CommittedEntry(msgspec.Struct, frozen=True, gc=False):
     committed_at: int
     index: int
     """The engine's own count of entries, which grows and may have gaps."""
+    told: bytes | None = None
+    """The record of its commit, where it came from somebody who has folded it before; None if an
+    engine brings it.
+    """
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +86,8 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """What it was about, for those who wait for it."""
     fence: FenceToken | None = None
     """Of its commit; of an intent that was decided before, that of the first time."""
+    diverged: str = ""
+    """What our own rules made of it, where its record says otherwise. The record stands."""
 
     @property
     def id(self) -> str | None:
@@ -110,12 +117,14 @@ class CommitRun:
         assert all(a < b for a, b in pairwise(indexes)), "an engine gives entries in order"
         self._read = [_read(mesh, entry.raw) for entry in self._entries]
         self._bodies = [_body(one) for one in self._read]
+        self._diverged: dict[bytes, str] = {}
 
     def __call__(self, tx: Transaction) -> list[Committed]:
         standing = tx.quorum_get(self._mesh)
         mesh = tx.mesh_get(self._mesh)
         if standing is None or mesh is None:
             raise NoVoters(f"the mesh {self._mesh!r} has no voters")
+        self._diverged = {}
         ids = [one.id for one in self._read if isinstance(one, Envelope)]
         state = CommittedState(tx, standing, ids, self._bodies)
         decided: list[Decision | Refused] = []
@@ -125,6 +134,8 @@ class CommitRun:
                 decided.append(envelope)
                 continue
             decision = _decided(state, standing, entry, envelope, body)
+            if entry.told is not None:
+                decision = self._as_told(state, entry, envelope, decision)
             decided.append(decision)
             if decision.counts:
                 number = state.take(envelope, entry.fence, decision)
@@ -164,9 +175,30 @@ class CommitRun:
                     envelope.op,
                     envelope.entity,
                     entry.fence if counts else first,
+                    self._diverged.get(envelope.id, "") if counts else "",
                 )
             )
         return results
+
+    def _as_told(
+        self, state: CommittedState, entry: CommittedEntry, envelope: Envelope, ours: Decision
+    ) -> Decision:
+        """The decision that the record of an entry tells. The quorum has decided: where our own
+        rules come to something else, they change nothing, and the caller hears of it. CommitForked
+        for an entry that is no part of the order that we know.
+        """
+        assert entry.told is not None
+        record, number = decode_stored_record(entry.told), state.number + 1
+        if not ours.counts or record.number != number:
+            raise CommitForked(
+                f"commit {record.number} of {self._mesh}, the intent {id_text(envelope.id)}, does "
+                f"not follow commit {state.number} here: {ours.detail or ours.reason or 'decided'}"
+            )
+        made = commit_record(envelope, entry.fence, entry.committed_at, number, ours)
+        if msgspec.structs.replace(made, version=record.version) == record:
+            return ours
+        self._diverged[envelope.id] = _shown(ours)
+        return as_recorded(record)
 
     # --- into the log ------------------------------------------------------------------------
 
@@ -194,8 +226,10 @@ class CommitRun:
         rows: list[CommitRow] = []
         for (entry, envelope, decision, number), offset in zip(counted, offsets, strict=True):
             head = max(head, offset)
-            record = commit_record(envelope, entry.fence, entry.committed_at, number, decision)
-            raw = encode_record(record)
+            raw = entry.told
+            if raw is None:
+                record = commit_record(envelope, entry.fence, entry.committed_at, number, decision)
+                raw = encode_record(record)
             rows.append(CommitRow(offset, envelope.mesh, number, envelope.id, head, raw))
         tx.commits_add(rows)
         waited = frozenset(row.id for row in rows if row.offset <= end)
@@ -334,6 +368,13 @@ def _decided(
             f"those of {entry.fence.incarnation}",
         )
     return decide(state, envelope, entry.fence, entry.committed_at, body)
+
+
+def _shown(decision: Decision) -> str:
+    """A decision for people."""
+    outcome = "refused" if decision.outcome is None else decision.outcome.value
+    made = ", ".join(f"{one.type}/{one.id} at {one.revision}" for one in decision.revisions)
+    return " ".join(part for part in (outcome, decision.reason, made) if part)
 
 
 def _refused(error: Refused) -> Committed:

@@ -269,13 +269,14 @@ class TaskMove(Change):
 
     def carry_out(self, tx: Transaction) -> Receipt:
         task = require_task(tx, self.mesh, self.entity)
-        self._allow(task)
+        self.allow(task)
         if isinstance(self.body, TaskTurn):
             self.body = TaskTurn(task.generation)
             self.encoded = encode_body(self.body)
         return super().carry_out(tx)
 
-    def _allow(self, task: TaskRow) -> None:
+    def allow(self, task: TaskRow) -> None:
+        """Raises unless this turn may be made on the task as it stands."""
         if task.status in TERMINAL:
             assert task.ended is not None
             raise TaskEnded(f"task {task.task} was {task.status} by {task.ended.peer}")

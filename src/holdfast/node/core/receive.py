@@ -10,7 +10,9 @@ in its own way how far it has got. Everything else is the same for all three:
 3. In the same transaction the caller moves its cursor.
 
 So a crash leaves a piece and its cursor, or neither. Nothing is ever dropped: every envelope ends
-in the log, or was there before, or is in the quarantine with the reason. When the quarantine has no
+in the log, or was there before, or is in the quarantine with the reason. A strong one, which no
+record came with, is passed over: it comes again beside its record, in the order of its quorum
+(`committed_intake.py`), and until then nobody knows whether it counts. When the quarantine has no
 room for all that a piece would add, the piece is refused as a whole and the cursor stays. It comes
 again when a person has made room.
 """
@@ -27,7 +29,7 @@ from holdfast.node.core.object_transfer import require_objects
 from holdfast.node.core.relaying import hand_on
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
-from holdfast.rules.errors import BadInput, HoldfastError, OverLimit
+from holdfast.rules.errors import BadInput, HoldfastError, NotCommitted, OverLimit
 from holdfast.rules.limits import (
     CHUNK_ROWS,
     LINK_BATCH_BYTES,
@@ -55,6 +57,8 @@ class ReceivedPiece(NamedTuple):
     known: int
     refused: int
     """How many of them are in the quarantine now."""
+    awaited: int = 0
+    """How many come again with the record of their commit."""
 
 
 # --- pieces --------------------------------------------------------------------------------------
@@ -157,14 +161,16 @@ def receive_arrivals(
             found_at=engine.ctx.now_ms(),
         )
         for offset, arrival, result in zip(offsets, arrivals, applied, strict=True)
-        if result.error is not None
+        if result.error is not None and not isinstance(result.error, NotCommitted)
     ]
     if refused:
         _quarantine(tx, lane, epoch, refused)
     if not is_lane(lane):  # those are a broker's own
         hand_on(engine, tx, arrivals, applied)
     known = [result.outcome for result in applied].count(Outcome.NOOP_ALREADY_APPLIED)
-    return ReceivedPiece(applied, len(applied) - known - len(refused), known, len(refused))
+    awaited = sum(isinstance(result.error, NotCommitted) for result in applied)
+    new = len(applied) - known - len(refused) - awaited
+    return ReceivedPiece(applied, new, known, len(refused), awaited)
 
 
 def apply_arrivals(

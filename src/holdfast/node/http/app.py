@@ -7,6 +7,7 @@ from holdfast.node.http import (
     brokers,
     bus,
     changes,
+    commits,
     consumers,
     digests,
     events,
@@ -28,7 +29,7 @@ from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers, bus),
-    *(append, facts, changes, ranges, consumers, objects, digests),
+    *(append, facts, changes, ranges, commits, consumers, objects, digests),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )
 

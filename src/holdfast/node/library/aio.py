@@ -11,7 +11,7 @@ that must know gives the write an id, and asks again with the same id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,21 +21,30 @@ from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.core.receive import intakes
 from holdfast.node.library.aio_verbs import (
     AsyncFace,
+    AsyncTurns,
     AsyncWriter,
     at_once,
     in_thread,
     streamed,
+    turned,
     written,
 )
 from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.node import Mesh, Node, open_node
+from holdfast.node.library.quorum_reach import quorum_api
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
+from holdfast.rules.arguments import checked
+from holdfast.rules.errors import HasVoters
+from holdfast.rules.limits import LEASE_TTL_MS
 
 if TYPE_CHECKING:
     from holdfast.node.library.aio_bus import AsyncNodeBus
+    from holdfast.node.library.aio_entities import AsyncEntities
+    from holdfast.node.library.aio_lease import AsyncLease
     from holdfast.node.library.aio_sharing import AsyncSharing
+    from holdfast.node.quorum.api import QuorumApi
 
 
 class AsyncState(AsyncWriter[State]):
@@ -84,14 +93,14 @@ class AsyncFiles(AsyncWriter[Files]):
     list = streamed(Files.list)
 
 
-class AsyncTasks(AsyncWriter[Tasks]):
+class AsyncTasks(AsyncTurns):
     """`Tasks`, for coroutines."""
 
-    create = written(Tasks.create)
-    claim = written(Tasks.claim)
-    release = written(Tasks.release)
-    complete = written(Tasks.complete)
-    cancel = written(Tasks.cancel)
+    create = turned(Tasks.create)
+    claim = turned(Tasks.claim)
+    release = turned(Tasks.release)
+    complete = turned(Tasks.complete)
+    cancel = turned(Tasks.cancel)
     get = at_once(Tasks.get)
     list = streamed(Tasks.list)
     events = at_once(Tasks.events)
@@ -143,8 +152,12 @@ class AsyncLog(AsyncFace[Log]):
 class AsyncMesh(AsyncWriter[Mesh]):
     """One mesh, seen from one node, for coroutines."""
 
-    def __init__(self, writer: LoopWriter, sync: Mesh) -> None:
+    def __init__(
+        self, writer: LoopWriter, sync: Mesh, bus: Callable[[], AsyncNodeBus] | None = None
+    ) -> None:
+        """`bus` opens the bus of the node, for what a quorum decides."""
         super().__init__(writer, sync)
+        self._bus = bus
         self.slug = sync.slug
         self.sync = sync
         """The same mesh for callers that wait: for what takes microseconds, or for threads."""
@@ -152,9 +165,32 @@ class AsyncMesh(AsyncWriter[Mesh]):
         self.memory = AsyncMemories(writer, sync.memory)
         self.vectors = AsyncVectors(writer, sync.vectors)
         self.files = AsyncFiles(writer, sync.files)
-        self.tasks = AsyncTasks(writer, sync.tasks)
+        self.tasks = AsyncTasks(writer, sync.tasks, None if bus is None else self._quorums)
         self.facts = AsyncFacts(writer, sync.facts)
         self.inbox = AsyncInbox(sync.inbox)
+
+    async def _quorums(self) -> QuorumApi:
+        if self._bus is None:
+            raise HasVoters("voters decide that, and this program has no way to ask them")
+        return await quorum_api(self._bus())
+
+    @property
+    def entities(self) -> AsyncEntities:
+        """What a mesh with voters has agreed on: missions, settings, agents and the like."""
+        from holdfast.node.library.aio_entities import AsyncEntities
+
+        return AsyncEntities(self._writer.engine, self.slug, self._quorums)
+
+    @checked
+    def lease(self, name: str, ttl_ms: int = LEASE_TTL_MS, *, wait_ms: int = 0) -> AsyncLease:
+        """A name that one session holds as long as it renews it: enter it with `with`, in
+        coroutines with `async with`. Another holder is waited for up to `wait_ms`. Its `fence` is
+        what to show to a resource of your own.
+        """
+        from holdfast.node.library.aio_lease import AsyncLease
+
+        asks = (self._writer.engine, self.slug, self._quorums, name)
+        return AsyncLease(*asks, ttl_ms=ttl_ms, wait_ms=wait_ms)
 
     info = at_once(Mesh.info)
     counts = in_thread(Mesh.counts)
@@ -193,6 +229,9 @@ class AsyncNode(AsyncWriter[Node]):
     @property
     def bus(self) -> AsyncNodeBus:
         """Messages between peers without a broker."""
+        return self._open_bus()
+
+    def _open_bus(self) -> AsyncNodeBus:
         if self._bus is None:
             from holdfast.node.library.aio_bus import AsyncNodeBus
 
@@ -201,12 +240,12 @@ class AsyncNode(AsyncWriter[Node]):
 
     async def create_mesh(self, slug: str, *, name: str | None = None) -> AsyncMesh:
         mesh = await asyncio.to_thread(self.sync.create_mesh, slug, name=name)
-        return AsyncMesh(self._writer, mesh)
+        return AsyncMesh(self._writer, mesh, self._open_bus)
 
     async def mesh(self, slug: str, *, create: bool = False) -> AsyncMesh:
         """A mesh by name; `create` makes it if it is not there yet."""
         mesh = await asyncio.to_thread(self.sync.mesh, slug, create=create)
-        return AsyncMesh(self._writer, mesh)
+        return AsyncMesh(self._writer, mesh, self._open_bus)
 
     async def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
         """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""

@@ -2,6 +2,7 @@
 documentation from the verb that it is made of, and differs only in how it runs:
 
     written     a write: prepared at once, then committed together with others of the event loop
+    turned      a turn of a task: written, or decided by the quorum of the mesh
     at_once     a read that takes microseconds: it runs in the event loop
     in_thread   everything that may take long
     streamed    an iterator over pages, each read in a thread
@@ -19,7 +20,13 @@ from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from holdfast.node.core.loop_writer import LoopWriter
+from holdfast.node.core.operations import ThenTask
+from holdfast.node.library.families import Tasks
+from holdfast.node.library.quorum_reach import Reach
+from holdfast.node.library.strong_tasks import ask_turn
+from holdfast.rules.errors import HasVoters
 from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.rows import TaskRow
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -41,6 +48,14 @@ class AsyncWriter(AsyncFace[S]):
         self._writer = writer
 
 
+class AsyncTurns(AsyncWriter[Tasks]):
+    """The same for tasks, which a quorum may decide."""
+
+    def __init__(self, writer: LoopWriter, sync: Tasks, reach: Reach | None = None) -> None:
+        super().__init__(writer, sync)
+        self._reach = reach
+
+
 def written(
     verb: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[AsyncWriter[S], P], Coroutine[Any, Any, T]]:
@@ -51,6 +66,25 @@ def written(
     async def call(self: AsyncWriter[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = await self._writer.write(operation, prepare(self._sync, *args, **kwargs))
         return result
+
+    return call
+
+
+def turned(
+    verb: Callable[Concatenate[Tasks, P], TaskRow],
+) -> Callable[Concatenate[AsyncTurns, P], Coroutine[Any, Any, TaskRow]]:
+    """A verb that `verbs.turns` has made: where there are voters, the quorum decides it."""
+    prepare, operation = vars(verb)["__wrapped__"], vars(verb)["operation"]
+
+    @wraps(verb)
+    async def call(self: AsyncTurns, /, *args: P.args, **kwargs: P.kwargs) -> TaskRow:
+        work: ThenTask = prepare(self._sync, *args, **kwargs)
+        try:
+            return await self._writer.write(operation, work)
+        except HasVoters:
+            if self._reach is None:
+                raise
+        return await ask_turn(self._writer.engine, self._reach, work.change)
 
     return call
 

@@ -8,13 +8,14 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
-from functools import wraps
+from functools import partial, wraps
 from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from holdfast.node.library.aio_bus import AsyncNodeBus, Serving, is_asked_for, next_of
 from holdfast.node.library.loop_thread import LoopThread
+from holdfast.node.library.quorum_reach import Reach, quorum_api
 from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.limits import BUS_BUFFER, BUS_SERVE_MAX
 
@@ -50,6 +51,15 @@ class NodeBus:
         self._opened = opened
         self._thread = LoopThread("holdfast-bus")
         self._made: AsyncNodeBus | None = None
+
+    @property
+    def loop_thread(self) -> LoopThread:
+        """The loop that the verbs run on."""
+        return self._thread
+
+    def quorums(self) -> Reach:
+        """The way to the quorums of the home, for what runs on that loop."""
+        return partial(quorum_api, self._bus())
 
     send = _waits(AsyncNodeBus.send)
     publish = _waits(AsyncNodeBus.publish)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
 from holdfast.node.core import files, operations
 from holdfast.node.core.change import Receipt
@@ -13,7 +13,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.files import Content
 from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
 from holdfast.node.library.last_known import last_known
-from holdfast.node.library.verbs import writes
+from holdfast.node.library.verbs import turns, writes
 from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
 from holdfast.node.upkeep import reembed
 from holdfast.rules.arguments import checked, checks_arguments
@@ -22,6 +22,9 @@ from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, StateRow, TaskEven
 from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
 from holdfast.storage.ports import Reader, Work
+
+if TYPE_CHECKING:
+    from holdfast.node.library.bus import NodeBus
 
 # The families have a verb `list`, which hides the type of that name inside their classes.
 Rows: TypeAlias = list
@@ -250,31 +253,39 @@ class Files(_Family):
 
 @checks_arguments()
 class Tasks(_Family):
-    """Work that one peer at a time takes on."""
+    """Work that one peer at a time takes on. In a mesh with voters the quorum decides who does."""
 
-    @writes("task.create")
-    def create(self, title: str, *, description: str = "", id: str | None = None) -> Work[TaskRow]:
+    def __init__(
+        self, engine: NodeEngine, mesh: str, bus: Callable[[], NodeBus] | None = None
+    ) -> None:
+        super().__init__(engine, mesh)
+        self._bus = bus
+
+    @turns("task.create")
+    def create(
+        self, title: str, *, description: str = "", id: str | None = None
+    ) -> operations.ThenTask:
         """Adds a task that is open."""
         change = operations.task_create(self._engine.ctx, self._mesh, title, description, id)
         return operations.ThenTask(change)
 
-    @writes("task.claim")
-    def claim(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+    @turns("task.claim")
+    def claim(self, task: str, *, id: str | None = None) -> operations.ThenTask:
         """Takes a task on; TaskTaken if another peer has it."""
         return self._move("claim", task, id)
 
-    @writes("task.release")
-    def release(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+    @turns("task.release")
+    def release(self, task: str, *, id: str | None = None) -> operations.ThenTask:
         """Gives a task back, so that another peer may take it on."""
         return self._move("release", task, id)
 
-    @writes("task.complete")
-    def complete(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+    @turns("task.complete")
+    def complete(self, task: str, *, id: str | None = None) -> operations.ThenTask:
         """Ends a task that this peer has taken on."""
         return self._move("complete", task, id)
 
-    @writes("task.cancel")
-    def cancel(self, task: str, *, id: str | None = None) -> Work[TaskRow]:
+    @turns("task.cancel")
+    def cancel(self, task: str, *, id: str | None = None) -> operations.ThenTask:
         """Ends a task without its work being done."""
         return self._move("cancel", task, id)
 
@@ -297,7 +308,7 @@ class Tasks(_Family):
         """Every turn on the task in stamp order, with what it came to."""
         return self._engine.read("task.events", operations.task_events(self._mesh, task))
 
-    def _move(self, verb: str, task: str, id: str | None) -> Work[TaskRow]:
+    def _move(self, verb: str, task: str, id: str | None) -> operations.ThenTask:
         change = operations.task_move(self._engine.ctx, self._mesh, verb, task, id)
         return operations.ThenTask(change)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.mesh_status import mesh_status
-from holdfast.node.library.verbs import writes
+from holdfast.node.library.verbs import opened_bus, writes
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
@@ -27,13 +27,15 @@ from holdfast.node.upkeep.restamp import RestampReport, restamp
 from holdfast.node.upkeep.sweep import DEFAULT_TTL, SweepReport, Ttl, sweep
 from holdfast.rules.arguments import checked, checks_arguments
 from holdfast.rules.errors import AlreadyExists
-from holdfast.rules.limits import PEER_STALE_MS
+from holdfast.rules.limits import LEASE_TTL_MS, PEER_STALE_MS
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.rules.rows import ConflictRow, MeshRow, WarningRow
 from holdfast.storage.ports import Transaction, Work
 
 if TYPE_CHECKING:
     from holdfast.node.library.bus import NodeBus
+    from holdfast.node.library.entities import Entities
+    from holdfast.node.library.lease import Lease
     from holdfast.node.sharing.sharing import Sharing
 
 
@@ -41,19 +43,46 @@ if TYPE_CHECKING:
 class Mesh:
     """One mesh, seen from one node."""
 
-    def __init__(self, engine: NodeEngine, slug: str) -> None:
+    def __init__(
+        self, engine: NodeEngine, slug: str, bus: Callable[[], NodeBus] | None = None
+    ) -> None:
+        """`bus` opens the bus of the node, for what a quorum decides."""
         self._engine = engine
         self.slug = slug
+        self._bus = bus
         self.state = State(engine, slug)
         self.memory = Memories(engine, slug)
         self.vectors = Vectors(engine, slug)
         self.files = Files(engine, slug)
-        self.tasks = Tasks(engine, slug)
+        self.tasks = Tasks(engine, slug, bus)
         self.facts = Facts(engine, slug)
         self.inbox = Inbox(engine, slug)
 
     def info(self) -> MeshRow:
         return self._engine.require_mesh(self.slug)
+
+    @property
+    def entities(self) -> Entities:
+        """What a mesh with voters has agreed on: missions, settings, agents and the like."""
+        # It brings asyncio with it, which most callers do not need.
+        from holdfast.node.library.aio_entities import AsyncEntities
+        from holdfast.node.library.entities import Entities
+
+        bus = opened_bus(self._bus)
+        face = AsyncEntities(self._engine, self.slug, bus.quorums())
+        return Entities(bus.loop_thread, face)
+
+    def lease(self, name: str, ttl_ms: int = LEASE_TTL_MS, *, wait_ms: int = 0) -> Lease:
+        """A name that one session holds as long as it renews it: enter it with `with`, in
+        coroutines with `async with`. Another holder is waited for up to `wait_ms`. Its `fence` is
+        what to show to a resource of your own.
+        """
+        from holdfast.node.library.aio_lease import AsyncLease
+        from holdfast.node.library.lease import Lease
+
+        bus = opened_bus(self._bus)
+        asks = (self._engine, self.slug, bus.quorums(), name)
+        return Lease(bus.loop_thread, lambda: AsyncLease(*asks, ttl_ms=ttl_ms, wait_ms=wait_ms))
 
     def counts(self) -> dict[str, int]:
         """Live rows per family."""
@@ -139,7 +168,7 @@ class Node:
         now = self._engine.ctx.now_ms()
         row = MeshRow(slug=slug, name=name or slug, created_at=now, updated_at=now)
         self._engine.write("mesh.create", lambda tx: tx.mesh_add(row))
-        return Mesh(self._engine, slug)
+        return Mesh(self._engine, slug, self._open_bus)
 
     def mesh(self, slug: str, *, create: bool = False) -> Mesh:
         """A mesh by name; `create` makes it if it is not there yet."""
@@ -149,7 +178,7 @@ class Node:
             with suppress(AlreadyExists):
                 return self.create_mesh(slug)
         self._engine.require_mesh(slug)
-        return Mesh(self._engine, slug)
+        return Mesh(self._engine, slug, self._open_bus)
 
     def meshes(self) -> list[MeshRow]:
         return self._engine.read("mesh.list", lambda tx: tx.mesh_list())
@@ -166,6 +195,9 @@ class Node:
     @property
     def bus(self) -> NodeBus:
         """Messages between peers without a broker."""
+        return self._open_bus()
+
+    def _open_bus(self) -> NodeBus:
         if self._bus is None:
             # It brings asyncio and TLS with it, which most callers do not need.
             from holdfast.node.library.bus import NodeBus

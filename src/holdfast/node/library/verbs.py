@@ -13,10 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.operations import ThenTask
+from holdfast.rules.errors import HasVoters
+from holdfast.rules.rows import TaskRow
 from holdfast.storage.ports import Work
+
+if TYPE_CHECKING:
+    from holdfast.node.library.bus import NodeBus
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +33,50 @@ class HasEngine(Protocol):
 
 
 F = TypeVar("F", bound=HasEngine)
+
+
+def opened_bus(bus: Callable[[], NodeBus] | None) -> NodeBus:
+    """The bus of the node. HasVoters if the caller has none to ask."""
+    if bus is None:
+        raise HasVoters("voters decide that, and this program has no way to ask them")
+    return bus()
+
+
+class HasBus(HasEngine, Protocol):
+    _bus: Callable[[], NodeBus] | None
+
+
+B = TypeVar("B", bound=HasBus)
+
+
+def turns(
+    operation: str,
+) -> Callable[[Callable[Concatenate[B, P], ThenTask]], Callable[Concatenate[B, P], TaskRow]]:
+    """As `writes`, for turns of tasks: in a mesh with voters the quorum decides them."""
+
+    def make(
+        prepare: Callable[Concatenate[B, P], ThenTask],
+    ) -> Callable[Concatenate[B, P], TaskRow]:
+        @wraps(prepare)
+        def verb(self: B, /, *args: P.args, **kwargs: P.kwargs) -> TaskRow:
+            work = prepare(self, *args, **kwargs)
+            try:
+                return self._engine.write(operation, work)
+            except HasVoters:
+                if self._bus is None:
+                    raise
+            # It brings asyncio with it, which a mesh without voters does not need.
+            from holdfast.node.library.strong_tasks import ask_turn
+
+            bus = opened_bus(self._bus)
+            asked = ask_turn(self._engine, bus.quorums(), work.change)
+            return bus.loop_thread.run(asked)
+
+        prepare.__annotations__["return"] = "TaskRow"
+        vars(verb)["operation"] = operation
+        return verb
+
+    return make
 
 
 def writes(

@@ -31,6 +31,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.object_transfer import ObjectGone, pull_objects
 from holdfast.node.links import receive
 from holdfast.node.links.appetite import Appetite
+from holdfast.node.links.commits import has_strong, take_commits
 from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
 from holdfast.node.links.source import LinkSource, Reach, registration_of
 from holdfast.node.links.status import LinkStatusTracker
@@ -97,6 +98,7 @@ class LinkConnection:
                 row = self._connect(source)
                 with self._turn:
                     self._row, self._stored = row, row.cursor
+                take_commits(self._engine, source, row)
                 self._pull(source)
         finally:
             self.end()
@@ -373,6 +375,8 @@ class LinkConnection:
             if self._is_over():
                 return
             taken = self._take(source, incoming)
+        if has_strong(incoming.arrivals) or len(incoming.arrivals) < _span(incoming.batch):
+            take_commits(self._engine, source, self._row)
         # Before it is confirmed: what a source knows, people see.
         self._tracker.taken(incoming.batch, taken)
         with self._turn:
@@ -419,6 +423,11 @@ class LinkConnection:
 
     def _is_over(self) -> bool:
         return self._over
+
+
+def _span(batch: Batch) -> int:
+    """How many entries the source has looked at: what the filter left out may be a commit."""
+    return batch.upto - batch.start + 1
 
 
 def _check_answer(batch: Batch, row: LinkRow, position: int) -> None:

@@ -30,6 +30,12 @@ class LinkSource(Protocol):
         """Raises `BatchCut` if the line breaks in the middle of a batch."""
 
     def confirm(self, confirmation: Confirmation) -> None: ...
+    def commits_held(self) -> dict[str, int]:
+        """By mesh with voters: how far the source is; empty if it knows nothing of such."""
+
+    def commits_page(self, mesh: str, first: int) -> bytes:
+        """A page of what the quorum of a mesh has committed."""
+
     def retire(self, consumer: str) -> None: ...
     def object_size(self, sha: str) -> int | None:
         """None if the source does not have it."""

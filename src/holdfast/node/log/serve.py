@@ -13,13 +13,15 @@ from functools import partial
 
 import msgspec
 
+from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.views import Consumer
 from holdfast.node.log import consumers
+from holdfast.protocol.commit_page import CommitsHeld, encode_page
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
-from holdfast.rules.errors import NotGranted, TooMany
+from holdfast.rules.errors import BadInput, NotGranted, TooMany, UnknownMesh
 from holdfast.rules.filters import Filter
-from holdfast.rules.limits import CONSUMERS_OF_CALLER_MAX, SEEN_MS
+from holdfast.rules.limits import CONSUMERS_OF_CALLER_MAX, LAMPORT_MAX, SEEN_MS
 from holdfast.rules.rows import ConsumerRow, Page
 from holdfast.service.caller import Caller
 from holdfast.storage.ports import Reader, Transaction
@@ -81,6 +83,35 @@ def serve_batch(engine: NodeEngine, caller: Caller, f: Fetch) -> Batch:
         return Batch(tx.epoch(), first, head, start, max(upto, start - 1), offsets, raws)
 
     return engine.read("fact.fetch", read)
+
+
+def serve_commits(engine: NodeEngine, caller: Caller, mesh: str, first: int) -> bytes:
+    """What the quorum of a mesh has committed from a number on: a page (`protocol/commit_page.py`).
+    It has no consumer: whoever follows an order knows its number.
+    """
+    caller.narrow(Filter(meshes=(mesh,)).check())
+    if not 1 <= first < LAMPORT_MAX:
+        raise BadInput(f"{first} is not the number of a commit")
+    return engine.read(
+        "commits.page", lambda tx: encode_page(commits_page(tx, check_known(tx, mesh), first))
+    )
+
+
+def commits_held(engine: NodeEngine, caller: Caller) -> CommitsHeld:
+    """How far this node is in the orders of the meshes that the caller may read."""
+    meshes = frozenset(caller.narrow(Filter()).meshes)
+
+    def read(tx: Reader) -> CommitsHeld:
+        rows = [row for row in tx.quorum_list() if not meshes or row.mesh in meshes]
+        return CommitsHeld({row.mesh: row.number for row in rows})
+
+    return engine.read("commits.held", read)
+
+
+def check_known(tx: Reader, mesh: str) -> str:
+    if tx.mesh_get(mesh) is None:
+        raise UnknownMesh(f"there is no mesh {mesh!r}")
+    return mesh
 
 
 def confirm(engine: NodeEngine, caller: Caller, c: Confirmation) -> Consumer:

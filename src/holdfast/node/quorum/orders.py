@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from holdfast.node.core.engine import NodeEngine
@@ -17,6 +17,8 @@ from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
 from holdfast.node.quorum.etcd.operators import EtcdOperators
 from holdfast.node.quorum.etcd.orders import EtcdOrders
+from holdfast.node.quorum.fold_watch import FoldWatch
+from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
 from holdfast.rules.errors import BadInput, Conflict, NoVoters
 
@@ -44,25 +46,48 @@ class NodeOrders:
         groups: EmbeddedGroups,
         operators: EmbeddedOperators,
         etcd: EtcdOrders,
+        bus: RequestBus,
+        voters: Callable[[str], Sequence[str]],
     ) -> None:
+        """`voters` says who may vote in a mesh, those that are linked first: as the bus takes
+        them.
+        """
         self._engine, self._groups, self._embedded = engine, groups, operators
         self._etcd, self._etcd_operators = etcd, EtcdOperators(etcd, engine)
+        self._bus, self._voters = bus, voters
+        self._watch = FoldWatch(engine)
+        self._forwarded: dict[str, ForwardedOrder] = {}
         self.on_order: Callable[[str], None] = lambda mesh: None
         """Hears that the order of a mesh is here now, is another one, or is gone."""
         groups.on_group = etcd.on_order = self._group_changed
 
     def order(self, mesh: str) -> MeshOrder:
         """NoVoters if the mesh has no quorum that this node knows."""
-        order = self._groups.order(mesh) or self._etcd.order(mesh)
-        if order is None and self._is_etcd(mesh):
-            return self._etcd.require(mesh)  # it says what keeps this node from it
-        if order is None:
+        order = self.own_order(mesh)
+        if order is not None:
+            return order
+        if self._etcd.is_kept_from(mesh):
+            return self._etcd.require(mesh)  # it says why
+        if self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh)) is None:
             self._engine.require_mesh(mesh)
             raise NoVoters(
                 f"the mesh {mesh!r} has no voters that this node knows",
                 hint=f"begin with: holdfast quorum init {mesh}",
             )
-        return order
+        if mesh not in self._forwarded:
+            self._forwarded[mesh] = ForwardedOrder(
+                self._engine, self._watch, self._bus, mesh, lambda: self._voters(mesh)
+            )
+        return self._forwarded[mesh]
+
+    def own_order(self, mesh: str) -> MeshOrder | None:
+        """The order of a mesh in which this node takes part itself."""
+        return self._groups.order(mesh) or self._etcd.order(mesh)
+
+    def linked(self) -> None:
+        """A link has come up or gone down: another voter may answer now."""
+        for order in self._forwarded.values():
+            order.voters_changed()
 
     def _is_etcd(self, mesh: str) -> bool:
         row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))

@@ -8,10 +8,12 @@ up to as many commits as fit into memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from holdfast.node.core.commit import CommitRun, CommittedEntry
+from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import task_of
 from holdfast.node.log.history import replay
@@ -20,7 +22,7 @@ from holdfast.node.recovery.checks import Check, fail, ok
 from holdfast.rules import limits
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.errors import HoldfastError
+from holdfast.rules.errors import CommitForked, HoldfastError
 from holdfast.rules.quorum.commit_record import CommitRecord, decode_stored_record
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.rules.quorum.view import EntityRevision, EntityRow
@@ -29,6 +31,11 @@ from holdfast.storage.files.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.scans import log_entries, paged, task_rows
+
+_DIVERGED: Final = (
+    "this node and the voters run different rules, or it missed what came before the voters: "
+    "upgrade it, then leave the mesh and join it again"
+)
 
 
 class _Again:
@@ -51,6 +58,21 @@ def check_commits(reader: Reader, peer: str, *, full: bool = False) -> Iterator[
         else:
             how = "make what is here" if full and _fits(reader, row) else "look right"
             yield ok("commits", f"{row.mesh}: {row.number} commits {how}")
+        yield from _troubles(reader, row.mesh)
+
+
+def _troubles(reader: Reader, mesh: str) -> Iterator[Check]:
+    """What others have brought that is not what this node has, or would have made."""
+    found = commit_trouble(reader, mesh)
+    if found:
+        first = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield fail(
+            "commits",
+            f"{mesh}: {first.kind} at commit {first.number}, as {first.source} has it: "
+            f"{first.detail}{more}",
+            CommitForked.default_hint if first.kind == "commit_forked" else _DIVERGED,
+        )
 
 
 def commit_faults(reader: Reader, peer: str, row: QuorumRow, *, full: bool) -> list[str]:

@@ -251,6 +251,27 @@ def commit_record(
     )
 
 
+def as_recorded(record: CommitRecord) -> Decision:
+    """The decision that stands in a record and that our own rules do not come to. It changes
+    nothing but what is known of the intent: what it did elsewhere cannot be told from its record.
+    """
+    known = IntentRecord(
+        id=record.id,
+        fingerprint=record.fingerprint,
+        outcome=record.outcome,
+        reason=record.reason,
+        fence=record.fence,
+        committed_at=record.committed_at,
+        revisions=record.revisions,
+    )
+    return Decision(
+        outcome=record.outcome,
+        reason=record.reason,
+        writes=(PutIntent(known),),
+        revisions=record.revisions,
+    )
+
+
 _REFUSING: Final[tuple[type[Refused], ...]] = (
     BadEntity,
     BadEnvelope,

@@ -57,6 +57,12 @@ class _Source(ABC):
     def confirm(self, confirmation: Confirmation) -> None:
         self._ask(confirmation)
 
+    def commits_held(self) -> dict[str, int]:
+        return {}  # no mesh of these worlds has voters
+
+    def commits_page(self, mesh: str, first: int) -> bytes:
+        raise AssertionError("no mesh of these worlds has voters")
+
     def retire(self, consumer: str) -> None:
         self._ask(Retirement(consumer))
 

@@ -4,6 +4,8 @@ All the time:
 
 * one leader a term, and one entry an index, on whatever machine;
 * a command that was acknowledged stands in the order where its client was told that it stands;
+* a machine applies entry after entry: none twice, and none is left out but by a snapshot;
+* one config an index, and after a restart or a snapshot the one that was committed is in force;
 * a command whose client was told that it is not committed is never committed;
 * linearizable: what began after something was answered comes after it in the order. Writes have
   their place by index; a read sees the order up to some index, and no less than was answered before
@@ -18,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.node.core.commit import CommittedEntry
+from holdfast.rules.quorum.raft.config import GroupConfig
 
 
 @dataclass(slots=True)
@@ -47,11 +50,37 @@ class QuorumBooks:
         self.denied: dict[bytes, None] = {}
         """Commands whose clients were told that they are not committed."""
         self.reads = 0
+        self.configs: dict[int, GroupConfig] = {}
+        """Configs that were committed, by the index of their entry."""
+        self._reached: dict[str, int] = {}
+        """How far each machine has applied the order."""
 
     def leads(self, name: str, term: int) -> None:
         other = self.leaders.setdefault(term, name)
         if other != name:
             self._broken(f"{name} and {other} both lead term {term}")
+
+    def goes_on(
+        self, name: str, applied: int, entries: Sequence[CommittedEntry], upto: int
+    ) -> None:
+        """A machine that has applied so much is about to apply these, up to an index."""
+        if self._reached.get(name, 0) > applied:
+            self._broken(f"{name} has applied up to {self._reached[name]}, and is at {applied}")
+        indexes = [entry.index for entry in entries]
+        if upto <= applied or (indexes and not applied < indexes[0] <= indexes[-1] <= upto):
+            self._broken(f"{name} is at {applied} and applies {indexes} up to {upto}")
+        self._reached[name] = upto
+
+    def begins_anew(self, name: str) -> None:
+        """A machine joins, and gets everything once more."""
+        self._reached.pop(name, None)
+
+    def committed_config(self, name: str, index: int, config: GroupConfig) -> None:
+        if self.configs.setdefault(index, config) != config:
+            self._broken(f"{name} has another config at {index} than was committed there")
+
+    def config_at(self, index: int) -> GroupConfig:
+        return self.configs[max(at for at in self.configs if at <= index)]
 
     def applied(self, name: str, entries: Sequence[CommittedEntry], ids: Sequence[bytes]) -> None:
         """A machine has applied these, now or once more after a restart."""

@@ -3,11 +3,13 @@
 Each machine runs the real Raft machine, the real driver and the real Raft log in a database of its
 own, on a disk that fails. Messages between them are late, lost, doubled and out of order, ways are
 cut in one direction or both, processes die in the middle of a write or stand still for seconds.
-Clients set and compare registers through any machine, and read them.
+Members come and go, logs are shortened, and whoever lacks what is gone gets a snapshot. Clients set
+and compare registers through any machine, and read them.
 
-What must hold all the time is stated in `books`. In the end, when nothing fails any more: one
-machine leads, every client is answered, all machines have applied the same, and every command that
-was ever acknowledged is among it.
+What must hold all the time is stated in `books`; and what a snapshot makes is what the order makes.
+In the end, when nothing fails any more: one machine leads and goes on leading, whoever was removed
+and does not know it, every client is answered, all members have applied the same, and every command
+that was ever acknowledged is among it.
 
     python -m holdfast.simulate quorum 42
 """
@@ -34,6 +36,7 @@ from holdfast.simulate.disk.disk import seed_sqlite
 from holdfast.simulate.disk.workload import scratch
 from holdfast.simulate.quorum.books import QuorumBooks
 from holdfast.simulate.quorum.machine import VoterMachine
+from holdfast.simulate.quorum.operator import GroupOperator
 from holdfast.simulate.quorum.registers import RegisterCommand, Registers, encode_command
 from holdfast.simulate.quorum.storm import QuorumStorm
 from holdfast.simulate.world.faults import Faults
@@ -41,7 +44,7 @@ from holdfast.simulate.world.network import LineQuality, Network
 from holdfast.simulate.world.seeds import PromiseBroken, replayable
 from holdfast.simulate.world.world import World
 
-NAMES: Final = ("ana", "bob", "cai", "dee", "eli")
+NAMES: Final = ("ana", "bob", "cai", "dee", "eli", "fay")
 KEYS: Final = ("x", "y", "z")
 STORM_MS: Final = 60_000
 CALM_MS_MAX: Final = 60_000
@@ -49,6 +52,7 @@ LOOK_MS: Final = 1_000
 ASK_EVERY_MS_MAX: Final = 120
 PATIENCE_TICKS: Final = 40
 RESTART_MS_MAX: Final = 4_000
+STEADY_MS: Final = 8_000
 
 
 class QuorumWorld(World):
@@ -73,6 +77,7 @@ class QuorumWorld(World):
         """Calls that clients wait for, by the machine that they asked."""
         self._restarting: dict[str, None] = {}
         self._asking = True
+        self.operator = GroupOperator(self)
 
     # --- beginning and end ----------------------------------------------------------------------
 
@@ -89,19 +94,21 @@ class QuorumWorld(World):
         logging.getLogger("holdfast").addHandler(self._faults)
         self._stack.callback(logging.getLogger("holdfast").removeHandler, self._faults)
         folder = self._stack.enter_context(scratch())
-        names = NAMES[: self._chance.choice((3, 3, 5))]
-        for name in names:
+        founders = self._chance.choice((3, 3, 4))
+        for name in NAMES[: founders + self._chance.choice((1, 2))]:
             machine = self.machines[name] = VoterMachine(self, name, folder)
             self._open[name] = {}
             self._stack.callback(machine.close)
-        voters = tuple((machine.name, machine.key) for machine in self.machines.values())
-        config = first_config(voters)
+        first = list(self.machines.values())[:founders]
+        config = first_config(tuple((machine.name, machine.key) for machine in first))
+        self.books.configs[0] = config
         tag = sha256(f"group of {self.seed}".encode()).digest()[:16]
-        for number, machine in enumerate(self.machines.values(), 1):
+        for number, machine in enumerate(first, 1):
             machine.found(tag, number, config)
-        for machine in self.machines.values():
+        for machine in first:
             machine.start()
         self._ask_soon()
+        self.operator.begin()
 
     def __exit__(
         self,
@@ -134,6 +141,7 @@ class QuorumWorld(World):
         """Nothing fails any more: everything that was promised comes about."""
         self.network.heal()
         self.network.line = LineQuality(delay_ms_max=20)
+        self.operator.mends_only = True
         for machine in self.machines.values():
             machine.weather.clear()
             machine.slow_disk_ms = 0
@@ -145,26 +153,54 @@ class QuorumWorld(World):
             left = self._left()
         if left:
             raise PromiseBroken(f"seed {self.seed}: in the end {'; '.join(left[:3])}")
+        members = self.members()
         for id, index in self.books.acknowledged.items():
-            places = [machine.registers.done.get(id) for machine in self.machines.values()]
+            places = [machine.registers.done.get(id) for machine in members]
             if any(place is None or place[0] != index for place in places):
                 raise PromiseBroken(f"seed {self.seed}: what was acknowledged at {index} is gone")
+        self._stay()
+
+    def _stay(self) -> None:
+        """Whoever leads goes on leading: nobody is disturbed, whoever else still runs."""
+        leader = self.leader()
+        assert leader is not None, "it was looked for"
+        assert leader.driver is not None
+        term = leader.driver.state.term
+        self.run(until=self.ticks + STEADY_MS)
+        for machine in self.members():
+            if machine.driver is None or machine.driver.state.term != term:
+                raise PromiseBroken(
+                    f"seed {self.seed}: {machine.name} left term {term} in quiet times"
+                )
 
     def _stop_asking(self) -> None:
         self._asking = False
 
     def _left(self) -> list[str]:
         """What is still to come, as sentences."""
-        left = [f"{machine.name} is down" for machine in self.machines.values() if not machine.up]
+        members = self.members()
+        left = [f"{machine.name} is down" for machine in members if not machine.up]
+        left += [
+            f"{machine.name} is down"
+            for machine in self.machines.values()
+            if machine.takes_part and not machine.up
+        ]
         if self._asking:
             left.append("clients ask")
-        if self.leader() is None:
+        if not members:
             left.append("nobody leads")
         left += [f"{name} owes {len(owed)} answers" for name, owed in self._open.items() if owed]
-        heads = {machine.registers.applied for machine in self.machines.values()}
+        heads = {machine.registers.applied for machine in members}
         if len(heads) > 1:
             left.append(f"machines have applied up to {sorted(heads)}")
         return left
+
+    def members(self) -> list[VoterMachine]:
+        """The machines that belong to the group, as its leader knows; none while nobody leads."""
+        leader = self.leader()
+        if leader is None or leader.driver is None:
+            return []
+        return [self.machines[member.peer] for member in leader.driver.state.log.config.members]
 
     # --- machines -------------------------------------------------------------------------------
 
@@ -179,7 +215,12 @@ class QuorumWorld(World):
 
     def start_soon(self, machine: VoterMachine) -> None:
         delay = self._chance.randrange(RESTART_MS_MAX)
-        self.at(delay, lambda: None if machine.up else machine.start(), name="start")
+
+        def start() -> None:
+            if machine.takes_part and not machine.up:
+                machine.start()
+
+        self.at(delay, start, name="start")
 
     def restart_soon(self, machine: VoterMachine) -> None:
         """Its disk has failed: only a new process comes back from that."""
@@ -207,7 +248,7 @@ class QuorumWorld(World):
             source,
             target,
             type(message).__name__,
-            lambda: self.machines[target].arrive(decode_message(raw)),
+            lambda: self.machines[target].arrive(decode_message(raw), self.machines[source]),
         )
 
     def learned(self, entries: Sequence[CommittedEntry], upto: int) -> None:
@@ -220,6 +261,26 @@ class QuorumWorld(World):
                     if before.get(key, 0) != value:
                         self._history[key].append((entry.index, value))
         self._truth.applied = max(self._truth.applied, upto)
+
+    def compare(self, machine: VoterMachine, index: int) -> None:
+        """What a snapshot made is what the order makes, up to its index."""
+        found = machine.registers
+        values = {key: self._value_at(key, index) for key in KEYS}
+        done = {id: place for id, place in self._truth.done.items() if place[0] <= index}
+        if found.applied != index or index > self._truth.applied:
+            self.broken(f"{machine.name} is at {found.applied} after a snapshot at {index}")
+        elif {key: found.values.get(key, 0) for key in KEYS} != values or found.done != done:
+            self.broken(f"{machine.name} has other registers after a snapshot at {index}")
+
+    def check_config(self, machine: VoterMachine) -> None:
+        """The config that is committed on a machine is the one that stands there in the order."""
+        assert machine.driver is not None
+        state = machine.driver.state
+        index, config = state.log.config_at(state.commit)
+        if index > state.log.boundary:
+            self.books.committed_config(machine.name, index, config)
+        if state.commit and config != self.books.config_at(state.commit):
+            self.broken(f"{machine.name} has forgotten the config at {state.commit}")
 
     def _value_at(self, key: str, index: int) -> int:
         return next(value for since, value in reversed(self._history[key]) if since <= index)

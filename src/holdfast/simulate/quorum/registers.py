@@ -1,18 +1,21 @@
 """What entries mean in a world of voters: registers, set outright or if they hold what was seen.
 
-A client's command is applied once, however often it stands in the log. The state after every index
-is kept, so that a read can be judged long after it was served.
+A client's command is applied once, however often it stands in the log. All of it goes into a
+snapshot, and comes out of one as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 import msgspec
+from blake3 import blake3
 
 from holdfast.node.core.commit import CommittedEntry
-from holdfast.node.quorum.embedded.ports import FoldedEntry
+from holdfast.node.quorum.embedded.ports import FoldedEntry, ReadPart
+
+PART_BYTES: Final = 700
 
 
 class RegisterCommand(msgspec.Struct, array_like=True, frozen=True):
@@ -24,8 +27,17 @@ class RegisterCommand(msgspec.Struct, array_like=True, frozen=True):
     seen: int | None = None
 
 
+class _Image(msgspec.Struct, array_like=True, frozen=True):
+    """All registers after an index."""
+
+    applied: int
+    values: dict[str, int]
+    done: dict[bytes, tuple[int, bool]]
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(RegisterCommand)
+_images: Final = msgspec.msgpack.Decoder(_Image)
 
 
 def encode_command(command: RegisterCommand) -> bytes:
@@ -33,7 +45,7 @@ def encode_command(command: RegisterCommand) -> bytes:
 
 
 class Registers:
-    """The registers of one machine."""
+    """The registers of one machine. A fold of them is durable when it is done."""
 
     def __init__(self) -> None:
         self.applied = 0
@@ -55,3 +67,31 @@ class Registers:
         folded = [self.apply(entry) for entry in entries]
         self.applied = upto
         return folded
+
+    def image(self) -> RegisterImage:
+        return RegisterImage(self.applied, _encode(_Image(self.applied, self.values, self.done)))
+
+    @classmethod
+    def of(cls, read: ReadPart) -> Self:
+        """The registers that a snapshot says."""
+        raw = b""
+        while part := read(len(raw)):
+            raw += part
+        image = _images.decode(raw)
+        found = cls()
+        found.applied, found.values, found.done = image.applied, image.values, image.done
+        return found
+
+
+class RegisterImage:
+    """A `GivenSnapshot` of registers."""
+
+    def __init__(self, index: int, raw: bytes) -> None:
+        self.index, self._raw = index, raw
+        self.size, self.digest = len(raw), blake3(raw).digest()
+
+    def part(self, offset: int) -> bytes:
+        return self._raw[offset : offset + PART_BYTES]
+
+    def close(self) -> None:
+        self._raw = b""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EVERY_MS_MAX: Final = 2_500
 PAUSE_MS_MAX: Final = 6_000
+FULL_MS_MAX: Final = 6_000
 
 
 class QuorumStorm:
@@ -50,6 +51,11 @@ class QuorumStorm:
             ("slow disk", self._slow_disk),
             ("quick disk", self._quick_disk),
             ("clock", self._clock),
+            ("full disk", self._full_disk),
+            ("hung disk", self._hung_disk),
+            ("alone with learners", self._alone_with_learners),
+            ("backup", lambda: self._any().back_up()),
+            ("restore", self._restore),
             ("transfer", lambda: self._tell_leader(TransferLeadership())),
             ("step down", lambda: self._tell_leader(StepDown())),
         ]
@@ -108,7 +114,57 @@ class QuorumStorm:
             machine.slow_disk_ms = 0
 
     def _clock(self) -> None:
-        self._any().clock.skew_ms = self._rng.choice((-HOUR_MS, 0, HOUR_MS))
+        """A clock jumps, or stands still."""
+        clock = self._any().clock
+        clock.skew_ms = self._rng.choice((-HOUR_MS, 0, HOUR_MS))
+        clock.frozen_ms = clock.now_ms() if self._rng.random() < 0.3 else None
+
+    def _full_disk(self) -> None:
+        machine = self._any()
+        machine.weather.full = True
+
+        def room() -> None:
+            machine.weather.full = False
+
+        self._world.at(self._rng.randrange(FULL_MS_MAX), room, name="room on a disk")
+
+    def _hung_disk(self) -> None:
+        """Nothing is answered for longer than an election takes."""
+        self._any().slow_disk_ms = 8_000
+
+    def _alone_with_learners(self) -> None:
+        """The leader reaches those who have no vote, and nobody else."""
+        leader = self._world.leader()
+        if leader is None or leader.driver is None:
+            return
+        config = leader.driver.state.log.config
+        voters = [
+            member.peer
+            for member in config.members
+            if member.place == "voter" and member.peer != leader.name
+        ]
+        both = [(leader.name, name) for name in voters] + [(name, leader.name) for name in voters]
+        self._world.network.cut_off(both)
+
+    def _restore(self) -> None:
+        """A member's home becomes an older one. No second one before the first has joined anew, and
+        none while members change or are few: nobody could go on without an operator's force.
+        """
+        leader = self._world.leader()
+        if leader is None or leader.driver is None:
+            return
+        log, commit = leader.driver.state.log, leader.driver.state.commit
+        machines = self._world.members()
+        if (
+            log.config_index > commit
+            or len(log.config.voters) < 3
+            or any(machine.set_back for machine in machines)
+        ):
+            return
+        victim = self._rng.choice(machines)
+        if victim.takes_part and victim.durable_last and victim is not leader:
+            self._world.happened["restored"] += 1
+            victim.restore()
 
     def _tell_leader(self, event: TransferLeadership | StepDown) -> None:
         leader = self._world.leader()

@@ -33,6 +33,7 @@ from holdfast.rules.quorum_rows import (
     EntryRow,
     GroupRow,
     GroupWrite,
+    HardStateRow,
     LogHead,
     QuorumSnapshot,
     SaveAnswer,
@@ -292,7 +293,9 @@ class MemoryQuorumLog:
                 group.intake = replace(intake, received=received)
             return received
 
-    def intake_install(self, scope: str, voter: int, number: int) -> SavedWrite:
+    def intake_install(
+        self, scope: str, voter: int, number: int, hard: HardStateRow | None = None
+    ) -> SavedWrite:
         with self._at(scope) as group:
             intake = _coming_in(group)
             snapshot = intake.snapshot
@@ -308,7 +311,7 @@ class MemoryQuorumLog:
                 )
             before = group.head
             judge = partial(after_install, group.row, before, snapshot, voter, number)
-            group.head, stays = judge(group.term_at)
+            group.head, stays = judge(group.term_at, hard)
             group.entries = group.entries[snapshot.index - before.base :] if stays else []
             group.config, group.intake = snapshot.config, replace(intake, installed=True)
             return group.saved()

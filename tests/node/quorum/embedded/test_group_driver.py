@@ -35,7 +35,7 @@ class Place:
         self.sent: list[Message] = []
         self.calls: list[Callable[[], None]] = []
 
-    def write(self, write: RaftWrite, done: Wrote) -> None:
+    def write(self, write: RaftWrite, commit: int, done: Wrote) -> None:
         self.wrote.append(done)
 
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:

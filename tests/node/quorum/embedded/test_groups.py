@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
     AlreadyExists,
     Conflict,
@@ -15,7 +16,7 @@ from holdfast.rules.errors import (
     OutcomeUnknown,
 )
 from support.envelopes import MESH
-from support.voter_nodes import VoterNode, until, voted
+from support.voter_nodes import VoterNode, mission, until, voted
 
 
 def coordinator(nodes: list[VoterNode]) -> VoterNode:
@@ -152,3 +153,25 @@ def test_Q10_the_last_voter_stays(tmp_path: Path) -> None:
         assert row.revision == 2
 
     voted(tmp_path, story, "ana")
+
+
+def test_Q9_a_member_without_a_vote_writes_and_reads_through_voters(tmp_path: Path) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, dee = nodes
+        await ana.host.operators.init(MESH, ["bo"])
+        assert (await ana.put("before")).outcome == "applied"
+        # What is committed reaches her by the links of the mesh; from then on she knows of voters.
+        await until(lambda: titles([dee]) == titles([ana]))
+        order = dee.host._orders.order(MESH)
+        assert order.status().part == "member"
+        envelope = mission("dee", "by dee")
+        done = await order.propose(envelope.id, encode(envelope), timeout_ms=20_000)
+        assert (done.outcome, done.number) == ("applied", 2)
+        assert titles([dee]) == titles([ana])
+        assert (await bo.put("by bo")).outcome == "applied"
+        await order.confirm(timeout_ms=20_000)
+        row = dee.mission()
+        assert row is not None
+        assert (row.revision, b"by bo" in row.fields) == (3, True)
+
+    voted(tmp_path, story, "ana", "bo", "dee")

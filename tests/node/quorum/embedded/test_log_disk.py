@@ -79,7 +79,7 @@ def test_Q3_what_comes_while_a_write_is_synced_shares_the_next_one(
     log: HeldLog, disk: LogDisk, told: Told
 ) -> None:
     for number in (1, 2, 3):
-        disk.write(write(number), told.of(number))
+        disk.write(write(number), 0, told.of(number))
     assert [[one.number for one in group] for group in log.submitted] == [[1]]
     log.answer()
     assert told.done == [(1, None)]
@@ -97,9 +97,9 @@ def test_Q3_a_write_that_met_a_full_disk_is_done_as_it_was_when_there_is_room(
     log: HeldLog, disk: LogDisk, told: Told
 ) -> None:
     log.error = DiskFull("no room")
-    disk.write(write(1), told.of(1))
+    disk.write(write(1), 0, told.of(1))
     log.answer()
-    disk.write(write(2), told.of(2))
+    disk.write(write(2), 0, told.of(2))
     assert (told.done, told.health, len(log.submitted)) == ([], ["full"], 1)
     log.error = None
     disk.retry()
@@ -113,10 +113,10 @@ def test_Q3_a_disk_that_failed_is_never_asked_again(
     log: HeldLog, disk: LogDisk, told: Told
 ) -> None:
     log.error = OutcomeUnknown("the disk failed under it")
-    disk.write(write(1), told.of(1))
-    disk.write(write(2), told.of(2))
+    disk.write(write(1), 0, told.of(1))
+    disk.write(write(2), 0, told.of(2))
     log.answer()
-    disk.write(write(3), told.of(3))
+    disk.write(write(3), 0, told.of(3))
     disk.retry()
     assert [number for number, error in told.done if error is log.error] == [1, 2, 3]
     assert len(log.submitted) == 1
@@ -126,11 +126,11 @@ def test_Q8_a_restart_finds_terms_votes_entries_and_voters(
     log: HeldLog, disk: LogDisk, told: Told
 ) -> None:
     for number in (1, 2, 3):
-        disk.write(write(number), told.of(number))
+        disk.write(write(number), 0, told.of(number))
         log.answer()
     larger = CONFIG.with_learner("dee", b"d" * 32)
     config = RaftEntry(4, "config", encode_config(larger))
-    disk.write(RaftWrite(4, 4, 2, 3, cut_from=3, first=3, entries=(config,)), told.of(4))
+    disk.write(RaftWrite(4, 4, 2, 3, cut_from=3, first=3, entries=(config,)), 0, told.of(4))
     log.answer()
     past = past_of(log, SCOPE, 2)
     assert (past.term, past.vote, past.applied) == (4, 2, 2)

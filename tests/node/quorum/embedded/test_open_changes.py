@@ -29,7 +29,7 @@ class Place:
         self.calls: list[Callable[[], None]] = []
         self.sent: list[Message] = []
 
-    def write(self, write: RaftWrite, done: Wrote) -> None:
+    def write(self, write: RaftWrite, commit: int, done: Wrote) -> None:
         self.calls.append(lambda: done(None))
 
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:

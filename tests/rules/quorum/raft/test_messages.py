@@ -18,7 +18,9 @@ from holdfast.rules.limits import (
     QUORUM_ENTRY_BYTES_MAX,
     QUORUM_MEMBERS_MAX,
     QUORUM_MESSAGE_BYTES_MAX,
+    QUORUM_PART_BYTES_MAX,
     QUORUM_PROPOSALS_MAX,
+    QUORUM_SNAPSHOT_BYTES_MAX,
     QUORUM_TERM_MAX,
 )
 from holdfast.rules.quorum.raft.config import (
@@ -43,7 +45,10 @@ from holdfast.rules.quorum.raft.messages import (
     ReadAnswer,
     ReadAsk,
     RemovedVoter,
+    SnapshotBegin,
     SnapshotOffer,
+    SnapshotPart,
+    SnapshotReceived,
     TimeoutNow,
     VoteAnswer,
     WakeGroup,
@@ -70,6 +75,9 @@ SAMPLES: dict[str, Message] = {
     "timeout_now": TimeoutNow(*HEAD),
     "wake_group": WakeGroup(*HEAD),
     "removed_voter": RemovedVoter(*HEAD),
+    "snapshot_begin": SnapshotBegin(*HEAD, 2, 40, 6, 3, CONFIG, 600_000, b"d" * 32, 35),
+    "snapshot_part": SnapshotPart(*HEAD, 2, 262_144, b"rows"),
+    "snapshot_received": SnapshotReceived(*HEAD, 2, 262_148, "taken"),
 }
 
 odd = st.recursive(
@@ -131,6 +139,11 @@ def test_R4_a_changed_byte_is_refused_or_read(name: str, at: int, value: int) ->
         SnapshotOffer(*HEAD, 40, 6, 41, CONFIG),
         SnapshotOffer(*HEAD, 40, 8, 1, CONFIG),
         SnapshotOffer(*HEAD, 40, 6, 1, GroupConfig()),
+        SnapshotBegin(*HEAD, 1, 40, 6, 41, CONFIG, 1, b"d" * 32),
+        SnapshotBegin(*HEAD, 1, 40, 6, 1, CONFIG, QUORUM_SNAPSHOT_BYTES_MAX + 1, b"d" * 32),
+        SnapshotPart(*HEAD, 1, 0, bytes(QUORUM_PART_BYTES_MAX + 1)),
+        SnapshotPart(*HEAD, 1, 0, b""),
+        SnapshotReceived(*HEAD, 1, -1),
         ForwardProposals(*HEAD, (Proposal(b"i" * 16, b""),) * (QUORUM_PROPOSALS_MAX + 1)),
         ForwardProposals(*HEAD, (Proposal(b"i" * 15, b""),)),
         ReadAnswer(*HEAD, 1, -2),

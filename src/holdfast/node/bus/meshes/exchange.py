@@ -25,6 +25,7 @@ from itertools import count
 from holdfast.bus.options import RunInThread
 from holdfast.bus.ports import Link
 from holdfast.node.bus.meshes import backfill, mesh_serve
+from holdfast.node.bus.meshes.commit_follow import CommitFollow, believed_of
 from holdfast.node.bus.meshes.gap_filling import GapFilling
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_context import MeshContext
@@ -37,6 +38,7 @@ from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, Te
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import BUS_PEER_HOLD_MS, SECOND_MS
+from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
@@ -62,6 +64,7 @@ class MeshExchange:
         )
         self._links: dict[str, MeshLink] = {}
         self._gaps = GapFilling(self._context, self._links)
+        self._commits = CommitFollow(self._context, self._links)
         self._labels = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = False
@@ -75,6 +78,12 @@ class MeshExchange:
         a member has another one.
         """
         self._context.keys_of = keys_of
+
+    def know_orders(self, has_own_order: Callable[[QuorumRow], bool]) -> None:
+        """`has_own_order` says whether an engine of this node brings what the quorum of a mesh has
+        committed. Of all others it is asked of peers. Without it, voters have one.
+        """
+        self._commits.has_own_order = has_own_order
 
     async def start(self) -> None:
         """Reads what there is, and goes on with what was not counted yet."""
@@ -120,6 +129,7 @@ class MeshExchange:
             link.end()
         self._links.clear()
         self._gaps.close()
+        self._commits.close()
         for alarm in (self._alarm, self._holding):
             if alarm is not None:
                 alarm.cancel()
@@ -161,7 +171,7 @@ class MeshExchange:
         if self._closed:
             return
         label = f"{link.name}#{next(self._labels)}"
-        mesh_link = self._links[label] = MeshLink(self._context, link, label)
+        mesh_link = self._links[label] = MeshLink(self._context, self._commits, link, label)
         self._context.start(self._introduce(mesh_link))
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
@@ -179,6 +189,7 @@ class MeshExchange:
             mesh_link.end()
             context = self._context
             self._carry_out(context.spread.link_down(mesh_link.label, context.now()))
+            self._commits.gone(mesh_link)
 
     def _of(self, link: Link) -> MeshLink | None:
         return next((one for one in self._links.values() if one.link is link), None)
@@ -189,8 +200,10 @@ class MeshExchange:
         who = (context.engine, context.grants, link.who)
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         relays = await context.run(partial(_relays, *who, ours))
-        if (ours, relays) != (link.ours, link.relays) or not link.introduced:
-            link.relays = relays
+        believed = await context.run(partial(believed_of, *who, ours))
+        told = (link.ours, link.relays, link.commits.believed)
+        if (ours, relays, believed) != told or not link.introduced:
+            link.relays, link.commits.believed = relays, believed
             link.introduce(ours)
             link.relink()
             self._hold_soon()
@@ -219,6 +232,7 @@ class MeshExchange:
             context.taken.clear()
             try:
                 rows = await context.run(partial(mesh_serve.streams_of, context.engine))
+                await self._commits.look()
             except HoldfastError as error:
                 log.warning("streams cannot be read: %s", error.message)
                 return
@@ -296,7 +310,8 @@ class MeshExchange:
                 continue
             link.confirm()
             has = dict(link.confirmed)
-            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, has)
+            held = {mesh: at for mesh, at in link.commits.theirs.items() if mesh in link.shared}
+            work = partial(mesh_serve.hold_for, context.engine, link.who, link.shared, has, held)
             try:
                 await context.run(work)
             except HoldfastError as error:

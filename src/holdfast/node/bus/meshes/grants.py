@@ -3,6 +3,7 @@
     read    it is told what this node has of the mesh, and gets it
     write   what it wrote itself is taken from it
     relay   what others wrote is taken from it too
+    vote    it decides with others what is committed, so what was committed is taken from it
 
 A zone that this node trusts with a mesh (`holdfast peer trust … --reads MESH`) may read it and
 write to it. A member of a mesh without a broker may do what the owner granted it. Only a member to
@@ -36,6 +37,8 @@ class MeshGrants(Protocol):
     def may_read(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool: ...
     def may_write(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool: ...
     def may_relay(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool: ...
+    def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+        """Whether it is believed when it says what a quorum has committed."""
 
 
 class TrustGrants:
@@ -55,6 +58,9 @@ class TrustGrants:
             member.key == peer.key and "relay" in member.grants
             for member in tx.known_members_list(mesh)
         )
+
+    def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+        return self.may_relay(tx, peer, mesh)
 
 
 class MemberGrants(TrustGrants):
@@ -76,6 +82,9 @@ class MemberGrants(TrustGrants):
 
     def may_relay(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         return super().may_relay(tx, peer, mesh) or self._granted(peer, mesh, "relay")
+
+    def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+        return self.may_relay(tx, peer, mesh) or self._granted(peer, mesh, "vote")
 
     def _granted(self, peer: MeshPeer, mesh: str, right: str, name: str | None = None) -> bool:
         try:

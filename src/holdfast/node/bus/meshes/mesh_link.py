@@ -20,6 +20,7 @@ from typing import Final
 
 from holdfast.bus.ports import Link
 from holdfast.node.bus.meshes import mesh_receive, mesh_serve, mesh_snapshot
+from holdfast.node.bus.meshes.commit_follow import CommitFollow, CommitTalk
 from holdfast.node.bus.meshes.grants import MeshPeer
 from holdfast.node.bus.meshes.mesh_compare import StreamComparison
 from holdfast.node.bus.meshes.mesh_context import MeshContext
@@ -31,6 +32,10 @@ from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
     BlocksAsked,
     BlocksTold,
+    CommitsAsked,
+    CommitsPage,
+    CommitsRefused,
+    CommitsTold,
     EntriesAsked,
     EntriesPage,
     EntriesRefused,
@@ -94,13 +99,16 @@ from holdfast.rules.rebuild import UNCOUNTED
 log = logging.getLogger("holdfast")
 
 _UNCHECKED_KEY: Final = b""
+_Question = BlocksAsked | LeavesAsked | SnapshotAsked | CommitsAsked
+_Page = EntriesPage | MeshSnapshotPart | CommitsPage
 
 
 class MeshLink:
     """The exchange with one peer, as long as its link stands."""
 
-    def __init__(self, context: MeshContext, link: Link, label: str) -> None:
+    def __init__(self, context: MeshContext, follow: CommitFollow, link: Link, label: str) -> None:
         self._context, self.link, self.label = context, link, label
+        self._follow, self.commits = follow, CommitTalk()
         self.peer = link.name
         self.who = MeshPeer(link.name, link.peer)
         self.ours: list[str] = []
@@ -135,15 +143,15 @@ class MeshLink:
         self._words: deque[MeshWord] = deque()
         self._untold: dict[StreamName, int] = {}
         """Streams that are to be told of, and beyond which number."""
-        self._questions: deque[tuple[BlocksAsked | LeavesAsked | SnapshotAsked, int]] = deque()
+        self._questions: deque[tuple[_Question, int]] = deque()
         self._parts: deque[MeshSnapshotPart | SnapshotRefused] = deque()
         """The rest of an answer that is under way."""
         self._owed: dict[StreamName, list[Range]] = {}
-        self._pages: deque[tuple[StreamName | None, EntriesPage | MeshSnapshotPart, int]] = deque()
+        self._pages: deque[tuple[StreamName | None, _Page, int]] = deque()
         self._to_send, self._to_take = asyncio.Event(), asyncio.Event()
         self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
-        self._keeping = PageKeeping(context, self.peer, self._objects.pull, self._has_problem)
-        self.snapshots = SnapshotPull(context, self.who, self.say, self._keeping.keep)
+        self.keeping = PageKeeping(context, self.peer, self._objects.pull, self._has_problem)
+        self.snapshots = SnapshotPull(context, self.who, self.say, self.keeping.keep)
         self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
@@ -237,6 +245,8 @@ class MeshLink:
             case SnapshotRefused():
                 why = f"{self.peer} sends no snapshot: {word.code[:64]}"
                 self.problem = self.snapshots.refused(word.mesh, why) or self.problem
+            case CommitsTold() | CommitsRefused():
+                self.problem = self._follow.heard(self, word) or self.problem
             case BlocksTold() | LeavesTold():
                 self._comparison.answered(word)
         return True
@@ -250,13 +260,13 @@ class MeshLink:
                 self._pages.append((name, word, size))
                 self._in_hand(name, word)
                 self._to_take.set()
-            case MeshSnapshotPart():
+            case MeshSnapshotPart() | CommitsPage():
                 _check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((None, word, size))
                 self._to_take.set()
             case ObjectAsked():
                 self._objects.asked(word, size)
-            case BlocksAsked() | LeavesAsked() | SnapshotAsked():
+            case BlocksAsked() | LeavesAsked() | SnapshotAsked() | CommitsAsked():
                 _check_room(self._questions, BUS_QUESTIONS_MAX)
                 self._questions.append((word, size))
                 self._to_send.set()
@@ -285,6 +295,7 @@ class MeshLink:
         self.confirmed = BoundedCoverage()
         if self.shared and not self.refused:
             self._context.carry_out(spread.link_up(self.label, self.peer, self.shared))
+            self._follow.met(self)
 
     def _learn(self, number: int, named: StreamNamed | None) -> StreamName:
         if named is None:
@@ -402,6 +413,8 @@ class MeshLink:
             return self._words.popleft()
         if self._untold:
             return self._word_of_streams()
+        if self.commits.untold:
+            return self._follow.next_told(self)
         if self._parts:
             return self._parts.popleft()
         if self._questions:
@@ -445,12 +458,12 @@ class MeshLink:
     def _named(self, name: StreamName) -> StreamNamed:
         return StreamNamed(name.mesh, name.origin, name.epoch, self._context.key_of(name))
 
-    async def _answer(
-        self, question: BlocksAsked | LeavesAsked | SnapshotAsked, size: int
-    ) -> MeshWord:
+    async def _answer(self, question: _Question, size: int) -> MeshWord:
         context = self._context
         me = (context.engine, context.grants, self.who)
         try:
+            if isinstance(question, CommitsAsked):
+                return await self._follow.answer(self, question)
             if isinstance(question, SnapshotAsked):
                 told_parts = partial(mesh_snapshot.answer_snapshot, *me, question)
                 self._parts.extend(await context.run(told_parts))
@@ -463,7 +476,7 @@ class MeshLink:
             leaves = await context.run(partial(mesh_serve.leaves_for, *who, question.block))
             return LeavesTold(question.number, question.block, leaves)
         except NotGranted as error:
-            assert not isinstance(question, SnapshotAsked)
+            assert isinstance(question, BlocksAsked | LeavesAsked)
             return EntriesRefused(question.number, error.code)
         finally:
             self.link.taken(Stream.MESH, size)
@@ -508,6 +521,8 @@ class MeshLink:
                 try:
                     if isinstance(page, MeshSnapshotPart):
                         await self._take_part(page)
+                    elif isinstance(page, CommitsPage):
+                        self.problem = await self._follow.took(self, page) or self.problem
                     elif name is not None:
                         await self._take(name, page)
                 finally:
@@ -549,10 +564,14 @@ class MeshLink:
 
     async def _store(self, page: mesh_receive.DecodedMeshPage) -> mesh_receive.MeshPageReceived:
         may_bring = (self._context.engine, self._context.grants, self.who, page)
-        return await self._keeping.keep(
+        return await self.keeping.keep(
             partial(mesh_receive.objects_of_page, *may_bring),
             partial(mesh_receive.receive_mesh_page, *may_bring),
         )
+
+    def wake(self) -> None:
+        """There is something to say."""
+        self._to_send.set()
 
     def _has_problem(self, problem: str) -> None:
         self.problem = problem

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -119,10 +120,15 @@ def consumer_of(peer: str) -> str:
 
 
 def hold_for(
-    engine: NodeEngine, peer: MeshPeer, meshes: Sequence[str], stored: Mapping[StreamName, Frontier]
+    engine: NodeEngine,
+    peer: MeshPeer,
+    meshes: Sequence[str],
+    stored: Mapping[StreamName, Frontier],
+    folded: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """Moves the place of a peer in the log to before the first entry that it has not stored, and
-    notes that it was heard of.
+    notes that it was heard of. `folded` says up to which commit it has what quorums decided, of
+    meshes where it has said so.
     """
     now = engine.ctx.now_ms()
 
@@ -136,6 +142,9 @@ def hold_for(
             )
             and (found := tx.stream_lowest(row.number, lacks)) is not None
         ]
+        for mesh, number in folded.items():
+            # An intent may have waited in the log, so the lowest is not always the next one.
+            lowest += [row.offset for row in tx.commit_range(mesh, number + 1, _LACKS_MAX)]
         first, last = tx.log_bounds()
         return max(min(lowest, default=last + 1), first) - 1
 

@@ -9,13 +9,14 @@ send, apply, and only then tell callers.
     open_proposals   what callers wait for: until it is applied, or their time is over
     open_changes     changes of members, and transfers of leadership, that callers wait for
     open_reads       reads that wait for the leader's confirmation and for our own fold
-    open_changes     changes of members and transfers that operators wait for
-    committed_entries  the envelopes among entries, with their fences
+    committed_entries   the envelopes among entries, with their fences
     log_disk, store_fold, voter_links   the disk, the fold and the network of a real node
     order            a group as strong writes and reads see it
     groups, group    all groups of this node, and time for them
     beginnings       how this node comes to belong to one
     operators        begin, add, remove, hand over, recover
+    sent_snapshots   snapshots for members that lack what the log has dropped
+    incoming_snapshot   the one that comes in: parts, a check, then the machine hears of it
 
 Everything runs in one thread (an event loop's), and nothing here waits: answers of the disk and of
 the fold come as calls. That is why the simulator runs this very code.

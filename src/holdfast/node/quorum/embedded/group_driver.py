@@ -7,6 +7,10 @@ others when the disk has the write that they wait for. 3. Apply: committed entri
 are folded, in order, one batch after the other. 4. Tell: a caller hears of its proposal when this
 node has applied it, and of its read when this node has applied enough.
 
+A log that has grown long is shortened (`rules/quorum/compaction.py`), a member that lacks what is
+gone gets a snapshot (`sent_snapshots`), and so may this node (`incoming_snapshot`): the log begins
+after it first, and then the fold takes in what the parts on the disk say.
+
 The coordinator's name and clock get into an entry here (`rules/quorum/coordinated.py`), when this
 node leads and takes a proposal, its own or a forwarded one.
 """
@@ -22,6 +26,7 @@ import msgspec
 
 from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
 from holdfast.node.quorum.embedded.open_changes import (
     ChangeAnswered,
     OpenChanges,
@@ -34,15 +39,23 @@ from holdfast.node.quorum.embedded.ports import (
     CommitFold,
     FoldedEntry,
     GroupDisk,
+    SnapshotPorts,
     VoterNet,
 )
-from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import QUORUM_CACHE_BYTES, QUORUM_FOLD_BYTES, QUORUM_SEND_BYTES
+from holdfast.node.quorum.embedded.sent_snapshots import SentSnapshots
+from holdfast.rules.errors import HoldfastError, MustRejoin
+from holdfast.rules.limits import (
+    QUORUM_CACHE_BYTES,
+    QUORUM_FOLD_BYTES,
+    QUORUM_MEMBERS_MAX,
+    QUORUM_SEND_BYTES,
+)
+from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
 from holdfast.rules.quorum.coordinated import (
     CoordinatedEntry,
     encode_coordinated,
 )
-from holdfast.rules.quorum.raft.config import GroupMember
+from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
     Alarm,
     Outgoing,
@@ -64,9 +77,11 @@ from holdfast.rules.quorum.raft.events import (
     ChangeMembers,
     DiskChanged,
     DiskWrote,
+    LogCompacted,
     Propose,
     RaftEvent,
     Receive,
+    SnapshotFinished,
     StepDown,
     Tick,
     TransferLeadership,
@@ -78,6 +93,11 @@ from holdfast.rules.quorum.raft.messages import (
     Message,
     Proposal,
     RaftEntry,
+    SnapshotBegin,
+    SnapshotMessage,
+    SnapshotOffer,
+    SnapshotPart,
+    SnapshotReceived,
 )
 from holdfast.rules.quorum.raft.state import GroupState
 
@@ -92,6 +112,8 @@ class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
     """Calls a function soon, in the driver's thread, not within this call."""
     on_role: Callable[[RoleChange], None] = lambda change: None
     on_alarm: Callable[[Alarm], None] = lambda alarm: None
+    on_config: Callable[[GroupConfig], None] = lambda config: None
+    """Another config is committed: members came, went, or have another place."""
 
 
 class GroupDriver:
@@ -106,9 +128,11 @@ class GroupDriver:
         fold: CommitFold,
         hooks: GroupHooks,
         contacts: Sequence[GroupMember] = (),
+        snapshots: SnapshotPorts | None = None,
+        limits: LogLimits = LOG_LIMITS,
     ) -> None:
         """`name` is the peer name of this node. `contacts` are members that a node knows which
-        joins, before the log has told it of any.
+        joins, before the log has told it of any. Without `snapshots` no log is shortened.
         """
         self.state = state
         self.proposals, self.reads = OpenProposals(), OpenReads()
@@ -128,7 +152,22 @@ class GroupDriver:
         """Proposals that are tried again with the next tick."""
         self._ticks = 0
         self._known = {member.id: member for member in contacts}
+        self._met: dict[int, GroupMember] = {}
+        """Who has spoken to this node under ids that no config here tells of yet."""
         self._learn_members()
+        self._config_at = state.log.config_at(state.commit)[0]
+        self._limits, self._sizes = limits, LogSizes(state.log.last)
+        self._saved_commit = 0
+        """The disk knows that entries up to here are committed."""
+        self._compacting = False
+        self._snapshots = snapshots
+        if snapshots is not None:
+            self.sent = SentSnapshots(
+                snapshots.states, self, lambda to: self.handle(SnapshotFinished(to))
+            )
+            self.incoming = IncomingSnapshot(
+                snapshots.disk, snapshots.states, self, lambda offer: self.handle(Receive(offer))
+            )
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -145,8 +184,19 @@ class GroupDriver:
             self._stepping = False
         self._fold_next()
 
-    def receive(self, message: Message) -> None:
-        """A member has sent this, over a link that belongs to its key."""
+    def receive(self, message: Message, contact: GroupMember | None = None) -> None:
+        """A member has sent this, over a link that belongs to its key. `contact` says whose link
+        that is: a member that has been away may be led by one that it has not heard of, and could
+        not answer it otherwise.
+        """
+        if contact is not None and message.sender not in self._known:
+            self._meet(contact)
+        if isinstance(message, SnapshotMessage):
+            self._receive_snapshot(message)
+            return
+        if isinstance(message, SnapshotOffer):
+            log.error("member %d offers a snapshot without its parts", message.sender)
+            return
         if isinstance(message, ForwardProposals) and self.state.role == "leader":
             stamped = self._stamped(message.proposals)
             message = msgspec.structs.replace(message, proposals=stamped)
@@ -168,11 +218,30 @@ class GroupDriver:
         self._later.clear()
         self._pump()
         self._fold_next()
+        if self._snapshots is not None:
+            self._keep_snapshots(self._snapshots)
+
+    def send(self, message: Message) -> None:
+        """Sends a message to the member that it names, if that is known."""
+        member = self._member(message.to)
+        if member is not None:
+            self._net.send(member, message)
 
     def key_of(self, id: int) -> bytes | None:
-        """The key of a member, or of one that was a member once; None if it was never heard of."""
+        """The key of a member, or of one that was a member once; None if no config has told of it:
+        then whoever may vote may speak under this id.
+        """
         member = self._known.get(id)
         return None if member is None else member.key
+
+    def _member(self, id: int) -> GroupMember | None:
+        return self._known.get(id) or self._met.get(id)
+
+    def _meet(self, contact: GroupMember) -> None:
+        self._met.pop(contact.id, None)
+        self._met[contact.id] = contact
+        if len(self._met) > QUORUM_MEMBERS_MAX:
+            del self._met[next(iter(self._met))]
 
     # --- callers ---------------------------------------------------------------------------------
 
@@ -233,7 +302,7 @@ class GroupDriver:
             self.handle(AskRead(number))
 
     def _stamped(self, proposals: Sequence[Proposal]) -> tuple[Proposal, ...]:
-        now = self._hooks.now_ms()
+        now = max(0, self._hooks.now_ms())  # a clock before 1970 would make it unreadable
         return tuple(
             [
                 Proposal(one.id, encode_coordinated(CoordinatedEntry(self._name, now, one.payload)))
@@ -253,35 +322,47 @@ class GroupDriver:
         if effects.apply is not None:
             self._committed = effects.apply[1]
         self._tell(effects)
+        index, config = self.state.log.config_at(self.state.commit)
+        if index > self._config_at:
+            self._config_at = index
+            self._hooks.on_config(config)
 
     def _save(self, write: RaftWrite) -> None:
         if write.snapshot is not None:
             self._cache.clear(write.snapshot.index + 1)
+            self._sizes = LogSizes(write.snapshot.index)
         if write.cut_from:
             self._cache.cut(write.cut_from)
+            self._sizes.cut(write.cut_from)
         if write.entries:
             self._cache.put(write.first, write.entries)
+            self._sizes.put(write.first, write.entries)
         self._learn_members()
-        self._disk.write(write, partial(self._wrote, write))
+        commit = self.state.commit
+        self._disk.write(write, commit, partial(self._wrote, write, commit))
 
-    def _wrote(self, write: RaftWrite, error: HoldfastError | None) -> None:
+    def _wrote(self, write: RaftWrite, commit: int, error: HoldfastError | None) -> None:
         if error is not None:
             log.error("the disk failed under the votes of this node: %s", error.message)
             self._after.clear()
             self.handle(DiskChanged("failed"))
             return
+        self._saved_commit = commit
         while self._after and self._after[0][0] <= write.number:
             self._send(self._after.popleft()[1])
         self.handle(DiskWrote(write.number, write.term, write.last))
         self._cache.shrink(self.state.durable)
 
     def _send(self, message: Outgoing) -> None:
-        assert not isinstance(message, SendSnapshot), "no log is compacted yet"
-        member = self._known.get(message.to)
-        if member is None:
+        if isinstance(message, SendSnapshot):
+            assert self._snapshots is not None, "without snapshots no log is shortened"
+            self.sent.begin(message)
             return
         if not isinstance(message, SendAppend):
-            self._net.send(member, message)
+            self.send(message)
+            return
+        member = self._member(message.to)
+        if member is None:
             return
         entries: Sequence[RaftEntry] = ()
         if message.last >= message.first:
@@ -352,7 +433,12 @@ class GroupDriver:
 
     def _fold_next(self) -> None:
         first = self._fold.applied + 1
-        if self._folding or first > self._committed:
+        if self._folding:
+            return
+        if first <= self.state.log.boundary:
+            self._take_in()
+            return
+        if first > self._committed:
             return
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
@@ -373,3 +459,96 @@ class GroupDriver:
         self.reads.applied(self._fold.applied)
         self.changes.applied(self._fold.applied, self.state.log.term_at)
         self._fold_next()
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def _receive_snapshot(self, message: SnapshotMessage) -> None:
+        """The machine judges the offer at the end; here is what concerns parts only."""
+        state = self.state
+        if self._snapshots is None or self._is_out:
+            return
+        if (message.group, message.to) != (state.group, state.me) or message.sender == state.me:
+            return
+        if isinstance(message, SnapshotReceived):
+            self.sent.received(message)
+        elif message.term < state.term or self._fold.applied < state.log.boundary:
+            return  # An earlier leader's; or the last snapshot is still being taken in.
+        elif isinstance(message, SnapshotBegin):
+            self.incoming.begin(message)
+        elif isinstance(message, SnapshotPart):
+            self.incoming.part(message)
+
+    def _take_in(self) -> None:
+        """The log begins after a snapshot that the fold has not got yet."""
+        boundary = self.state.log.boundary
+        if self.state.durable < boundary or self._snapshots is None:
+            return
+        intake = self._snapshots.disk.intake()
+        if intake is None or not intake.installed or intake.snapshot.index != boundary:
+            self.fold_error = MustRejoin(
+                f"the log begins after entry {boundary}, and what was applied ends at "
+                f"{self._fold.applied}: this node has lost what lies between",
+                hint="remove this voter from the group, then add the node again",
+            )
+            return
+        self._folding = True
+        self._snapshots.states.take_in(
+            intake.snapshot, self._snapshots.disk.intake_part, self._taken_in
+        )
+
+    def _taken_in(self, error: HoldfastError | None) -> None:
+        self._folding = False
+        self.fold_error = error
+        if error is not None:
+            log.error("a snapshot cannot be taken in: %s", error.message)
+            return
+        self._drop_intake()
+        self.reads.applied(self._fold.applied)
+        self.changes.applied(self._fold.applied, self.state.log.term_at)
+        self._fold_next()
+
+    def _drop_intake(self) -> None:
+        assert self._snapshots is not None
+
+        def dropped(error: HoldfastError | None) -> None:
+            if error is not None:
+                log.warning("parts of a snapshot stay on the disk: %s", error.message)
+
+        self._snapshots.disk.intake_drop(dropped)
+
+    def _keep_snapshots(self, ports: SnapshotPorts) -> None:
+        """With every tick: transfers go on, and the log is shortened."""
+        if self._ticks == 1:
+            intake = ports.disk.intake()
+            if (
+                intake is not None
+                and intake.installed
+                and intake.snapshot.index <= self._fold.applied
+            ):
+                self._drop_intake()  # It was taken in, and the process ended then.
+        self.sent.tick()
+        if self._ticks % self.state.timing.election == 0:
+            self._compact(ports)
+
+    def _compact(self, ports: SnapshotPorts) -> None:
+        state = self.state
+        if self._compacting or self.sent.under_way or self._is_out or state.disk == "full":
+            return
+        safe = min(self._fold.applied, self._saved_commit, state.told)
+        voters = state.log.config.voters
+        matched = [peer.match for peer in state.peers if peer.id in voters and not peer.restored]
+        boundary = state.log.boundary
+        index = compact_to(self._limits, self._sizes, boundary=boundary, safe=safe, matched=matched)
+        if index <= boundary:
+            return
+        config = encode_config(state.log.config_at(index)[1])
+        self._compacting = True
+        # First the machine, so that it asks for no entry that is about to go.
+        self.handle(LogCompacted(index))
+        self._sizes.drop(index)
+        ports.disk.compact(index, config, self._compacted)
+
+    def _compacted(self, error: HoldfastError | None) -> None:
+        self._compacting = False
+        if error is not None:
+            log.warning("the log of a group stays as long as it is: %s", error.message)

@@ -4,30 +4,54 @@ A group has one submission under way at a time; what the machine writes meanwhil
 next one, in order. So when the disk is full and a write is refused, nothing that follows it has
 been tried, and everything is tried again later as it was. Any other error is for good: whether the
 write is on the disk nobody knows.
+
+A snapshot takes its turn among the writes, alone. Its parts, and what shortens the log, are calls
+that last: they run in threads of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from threading import Thread
+from typing import Final, NamedTuple
 
-from holdfast.node.quorum.embedded.ports import Wrote
+from holdfast.node.quorum.embedded.ports import Received, Wrote
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed
 from holdfast.rules.quorum.raft.config import GroupConfig, decode_config
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.messages import DiskHealth, EntryKind, RaftEntry
 from holdfast.rules.quorum.raft.state import DurablePast
-from holdfast.rules.quorum_rows import CONFIG_KIND, EntryRow, GroupWrite, HardStateRow, SaveAnswer
+from holdfast.rules.quorum_rows import (
+    CONFIG_KIND,
+    EntryRow,
+    GroupWrite,
+    HardStateRow,
+    QuorumSnapshot,
+    SaveAnswer,
+    SnapshotIntake,
+)
 from holdfast.storage.quorum_port import QuorumLog, QuorumReader
 
 _KINDS: Final[dict[EntryKind, int]] = {"noop": 0, "data": 1, "config": CONFIG_KIND}
 _NAMES: Final = {number: name for name, number in _KINDS.items()}
 
 
+class _Queued(NamedTuple):
+    write: RaftWrite
+    commit: int
+    done: Wrote
+
+
+def in_a_thread(call: Callable[[], None]) -> None:
+    Thread(target=call, name="quorum log", daemon=True).start()
+
+
 class LogDisk:
-    """Belongs to the driver's thread; the quorum log has its own."""
+    """A `GroupDisk` and an `IntakeDisk`. Belongs to the driver's thread; the quorum log has its
+    own.
+    """
 
     def __init__(
         self,
@@ -37,22 +61,24 @@ class LogDisk:
         *,
         post: Callable[[Callable[[], None]], None],
         on_health: Callable[[DiskHealth], None],
+        aside: Callable[[Callable[[], None]], None] = in_a_thread,
     ) -> None:
-        """`post` calls a function in the driver's thread, from any thread."""
+        """`post` calls a function in the driver's thread, from any thread; `aside` in another one,
+        because it lasts.
+        """
         self._log, self._scope, self._voter = log, scope, voter
-        self._post, self._on_health = post, on_health
-        self._queue: list[tuple[RaftWrite, Wrote]] = []
+        self._post, self._on_health, self._aside = post, on_health, aside
+        self._queue: list[_Queued] = []
         self._under_way = 0
         """How many writes of the queue, from the first, are submitted."""
         self._full = False
         self._failed: HoldfastError | None = None
 
-    def write(self, write: RaftWrite, done: Wrote) -> None:
-        assert write.snapshot is None, "a snapshot comes in by parts"
+    def write(self, write: RaftWrite, commit: int, done: Wrote) -> None:
         if self._failed is not None:
             self._post(partial(done, self._failed))
             return
-        self._queue.append((write, done))
+        self._queue.append(_Queued(write, commit, done))
         if not self._under_way and not self._full:
             self._submit()
 
@@ -65,14 +91,82 @@ class LogDisk:
         if self._full and not self._under_way and self._queue:
             self._submit()
 
+    # --- snapshots, and how the log is shortened --------------------------------------------------
+
+    def compact(self, index: int, config: bytes, done: Wrote) -> None:
+        self._do(lambda: self._log.compact(self._scope, index, config), done)
+
+    def intake(self) -> SnapshotIntake | None:
+        return self._log.intake(self._scope)
+
+    def intake_part(self, offset: int) -> bytes:
+        return self._log.intake_part(self._scope, offset)
+
+    def intake_begin(self, snapshot: QuorumSnapshot, done: Received) -> None:
+        self._ask(lambda: self._log.intake_begin(self._scope, self._voter, snapshot), done)
+
+    def intake_add(self, offset: int, content: bytes, done: Received) -> None:
+        self._ask(lambda: self._log.intake_add(self._scope, offset, content), done)
+
+    def intake_drop(self, done: Wrote) -> None:
+        self._do(lambda: self._log.intake_drop(self._scope), done)
+
+    def _ask(self, call: Callable[[], int], done: Received) -> None:
+        """Runs a call aside and posts what it returns, or its error."""
+
+        def run() -> None:
+            try:
+                answer: int | HoldfastError = call()
+            except Exception as error:
+                answer = _typed(error)
+            self._post(partial(done, answer))
+
+        self._aside(run)
+
+    def _do(self, call: Callable[[], None], done: Wrote) -> None:
+        def count() -> int:
+            call()
+            return 0
+
+        self._ask(count, lambda answer: done(answer if isinstance(answer, HoldfastError) else None))
+
+    # --- writes ----------------------------------------------------------------------------------
+
     def _submit(self) -> None:
-        writes = [row_of(write, self._scope, self._voter) for write, _ in self._queue]
+        if self._queue[0].write.snapshot is not None:
+            self._under_way = 1
+            self._do(partial(self._install, self._queue[0]), self._installed)
+            return
+        writes = []
+        for one in self._queue:
+            if one.write.snapshot is not None:
+                break
+            writes.append(row_of(one.write, self._scope, self._voter, one.commit))
         try:
             self._under_way = self._log.submit(writes, self._answered)
         except HoldfastError as error:
             self._fail(error)
             return
         assert self._under_way, "an empty queue has room for one write"
+
+    def _install(self, one: _Queued) -> None:
+        """The snapshot takes the place of the log. What a snapshot brings has no entries."""
+        write = one.write
+        assert not write.entries, "a step takes a snapshot or entries"
+        hard = HardStateRow(term=write.term, vote=write.vote, commit=one.commit)
+        self._log.intake_install(self._scope, self._voter, write.number, hard)
+
+    def _installed(self, error: HoldfastError | None) -> None:
+        if self._failed is not None:
+            return
+        if isinstance(error, DiskFull):
+            self._wait_for_room()
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._done_one()
+            if self._queue and not self._under_way:
+                self._submit()
 
     def _answered(self, answers: list[SaveAnswer]) -> None:
         """Called by the thread that writes."""
@@ -88,14 +182,17 @@ class LogDisk:
             if answer.error is not None:
                 self._fail(_typed(answer.error))
                 return
-            _, done = self._queue.pop(0)
-            self._under_way -= 1
-            if self._full:
-                self._full = False
-                self._on_health("fine")
-            done(None)
+            self._done_one()
         if self._queue and not self._under_way:
             self._submit()
+
+    def _done_one(self) -> None:
+        one = self._queue.pop(0)
+        self._under_way -= 1
+        if self._full:
+            self._full = False
+            self._on_health("fine")
+        one.done(None)
 
     def _wait_for_room(self) -> None:
         """Nothing after the refused write was done: each of them needs the one before it."""
@@ -107,21 +204,21 @@ class LogDisk:
     def _fail(self, error: HoldfastError) -> None:
         self._failed, self._under_way = error, 0
         queue, self._queue = self._queue, []
-        for _, done in queue:
-            self._post(partial(done, error))
+        for one in queue:
+            self._post(partial(one.done, error))
 
 
 def _typed(error: BaseException) -> HoldfastError:
     return error if isinstance(error, HoldfastError) else StoreFailed(f"the quorum log: {error!r}")
 
 
-def row_of(write: RaftWrite, scope: str, voter: int) -> GroupWrite:
+def row_of(write: RaftWrite, scope: str, voter: int, commit: int = 0) -> GroupWrite:
     """What the machine wants written, as the quorum log takes it."""
     return GroupWrite(
         scope=scope,
         voter=voter,
         number=write.number,
-        hard=HardStateRow(term=write.term, vote=write.vote),
+        hard=HardStateRow(term=write.term, vote=write.vote, commit=commit),
         cut_from=write.cut_from or None,
         entries=tuple(
             [

@@ -12,6 +12,7 @@ from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import Message, RaftEntry
+from holdfast.rules.quorum_rows import QuorumSnapshot, SnapshotIntake
 
 Wrote = Callable[[HoldfastError | None], None]
 """Is called when a write is on the disk, or with the error by which nobody knows whether it is."""
@@ -20,9 +21,11 @@ Wrote = Callable[[HoldfastError | None], None]
 class GroupDisk(Protocol):
     """The log of one group, durable."""
 
-    def write(self, write: RaftWrite, done: Wrote) -> None:
+    def write(self, write: RaftWrite, commit: int, done: Wrote) -> None:
         """Begins a write; writes are done in the order in which they were begun. `done` is called
-        later, in the thread of the driver, never before this returns.
+        later, in the thread of the driver, never before this returns. With it the log learns that
+        entries up to `commit` are committed. A write with a snapshot puts the one that came in
+        (`IntakeDisk`) in the place of the log.
         """
 
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:
@@ -62,3 +65,79 @@ class CommitFold(Protocol):
         """Applies entries, all or none, and notes that everything up to the index `upto` is
         applied. `done` is called later, in the thread of the driver, never before this returns.
         """
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+Received = Callable[[int | HoldfastError], None]
+"""Gets how many bytes of a snapshot are on the disk, or why it takes none."""
+ReadPart = Callable[[int], bytes]
+"""The part of a snapshot that begins at this byte; empty at its end. From any thread."""
+
+
+class IntakeDisk(Protocol):
+    """Where the parts of a snapshot that comes in rest, beside the log; and how that is shortened.
+    `done` is called later, in the thread of the driver, never before the call returns.
+    """
+
+    def compact(self, index: int, config: bytes, done: Wrote) -> None:
+        """The log may begin after this entry: its fold has it. `config` is in force there. An error
+        means that the log stays as it is.
+        """
+
+    def intake(self) -> SnapshotIntake | None:
+        """The snapshot that is coming in, or that came in last and was not dropped yet."""
+
+    def intake_part(self, offset: int) -> bytes:
+        """A `ReadPart` of it."""
+
+    def intake_begin(self, snapshot: QuorumSnapshot, done: Received) -> None: ...
+    def intake_add(self, offset: int, content: bytes, done: Received) -> None: ...
+    def intake_drop(self, done: Wrote) -> None: ...
+
+
+class GivenSnapshot(Protocol):
+    """Everything that the fold of this node has made of the order, up to an index."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def digest(self) -> bytes:
+        """BLAKE3 of all of its bytes."""
+
+    def part(self, offset: int) -> bytes:
+        """The bytes from there on, as many as go in one part."""
+
+    def close(self) -> None:
+        """Nobody needs it any more."""
+
+
+Given = Callable[[GivenSnapshot | HoldfastError], None]
+
+
+class GroupSnapshots(Protocol):
+    """Snapshots of what the fold makes. `done` is called later, in the thread of the driver, never
+    before the call returns; no fold is under way meanwhile, but for `give`.
+    """
+
+    def give(self, done: Given) -> None:
+        """A snapshot of what is applied now, or a moment ago."""
+
+    def check(self, snapshot: QuorumSnapshot, read: ReadPart, done: Wrote) -> None:
+        """Whether all parts together are a snapshot that this node can take in; changes nothing
+        that anybody reads.
+        """
+
+    def take_in(self, snapshot: QuorumSnapshot, read: ReadPart, done: Wrote) -> None:
+        """Puts it in the place of what is applied, in one step; `CommitFold.applied` is its index
+        after that. After an error everything is as it was.
+        """
+
+
+class SnapshotPorts(msgspec.Struct, frozen=True):
+    """What a driver needs for snapshots. Without it no log is shortened."""
+
+    disk: IntakeDisk
+    states: GroupSnapshots

@@ -127,6 +127,10 @@ class EtcdOrders:
     def orders(self) -> list[EtcdOrder]:
         return list(self._orders.values())
 
+    def is_kept_from(self, mesh: str) -> bool:
+        """Whether this node knows where the order is, and cannot even ask."""
+        return mesh in self._problems
+
     def require(self, mesh: str) -> EtcdOrder:
         order = self._orders.get(mesh)
         if order is None:

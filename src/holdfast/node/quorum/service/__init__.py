@@ -4,10 +4,11 @@ A program asks the `QuorumApi` of its home. In the process that holds the quorum
 `LocalQuorum`; it needs of an engine only what `node/quorum/ports.py` names, so all of this is the
 same on every engine.
 
-    local_quorum   the verbs of the api, and one `MeshDesk` for each mesh
-    desk           a strong write of a mesh, from the request to its receipt
+    local_quorum   the verbs of the api, for all meshes
+    strong_writes  a strong write of a mesh, from the request to its receipt
     making         an intent: its id, stamp and fingerprint, and what is known of that id already
     receipts       what a caller gets for what became of an intent
+    lane           each step of a write that waits, as one durable write
     replay         writes that wait for a quorum are tried again, in their order
     reads          how fresh a read is, and the snapshots that degraded reads name
     duties         what a coordinator does beside writing: leases end, nodes are lost, tasks move

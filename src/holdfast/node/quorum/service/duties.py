@@ -22,7 +22,7 @@ from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold_tasks import task_of
 from holdfast.node.quorum.api import StrongReceipt
-from holdfast.node.quorum.service.desk import MeshDesk
+from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.rules.backoff import RetryPlan, backoff_ms
 from holdfast.rules.bodies import Body, Nothing, encode_body
 from holdfast.rules.errors import Conflict, NotAllowed, NotFound
@@ -83,14 +83,14 @@ class CoordinatorDuties:
     def __init__(
         self,
         engine: NodeEngine,
-        desk: MeshDesk,
+        writes: StrongWrites,
         heard: PeersHeard,
         monotonic_ms: Callable[[], int],
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._engine, self._desk, self._heard = engine, desk, heard
+        self._engine, self._writes, self._heard = engine, writes, heard
         self._monotonic_ms, self._chance = monotonic_ms, chance
-        self._peer, self._mesh = engine.ctx.peer, desk.mesh
+        self._peer, self._mesh = engine.ctx.peer, writes.mesh
         self._unit: TaskUnit[DutyState, CoordinatorDuties] | None = None
         self._status: _DutyStatus | None = None
         self._news = asyncio.Event()
@@ -181,7 +181,7 @@ class CoordinatorDuties:
         return RetryPlan(DutyState.WAITING, backoff_ms(attempts + 1, jitter))
 
     def _coordinates(self) -> tuple[int, int] | None:
-        status = self._desk.order.status()
+        status = self._writes.order.status()
         if status.part != "coordinator":
             return None
         return status.incarnation, status.lease_epoch
@@ -251,7 +251,7 @@ class CoordinatorDuties:
         """How long each other node has been silent."""
         now = self._monotonic_ms()
         found: dict[str, Heard] = {}
-        for member in self._desk.order.status().members:
+        for member in self._writes.order.status().members:
             if member.heard_ms is not None:
                 found[member.peer] = Heard(member.heard_ms, True)
             elif member.linked:
@@ -284,7 +284,7 @@ class CoordinatorDuties:
         return {row.peer for row in rows if row.lost}
 
     def _lost_after_ms(self) -> int:
-        found = self._desk.setting("lostAfterMs", QUORUM_LOST_AFTER_MS)
+        found = self._writes.setting("lostAfterMs", QUORUM_LOST_AFTER_MS)
         assert isinstance(found, int), "the rules have checked it"
         return found
 
@@ -294,7 +294,7 @@ class CoordinatorDuties:
         if not self._may_move:
             return
         self._may_move = False
-        policy = str(self._desk.setting("handoff", PARK))
+        policy = str(self._writes.setting("handoff", PARK))
         lost = self._lost() if policy != PARK else set()
         for peer in sorted(lost):
             moved = True
@@ -335,7 +335,7 @@ class CoordinatorDuties:
     async def _propose(self, op: str, entity: str, body: Body) -> StrongReceipt | None:
         """None if what it was about has moved on meanwhile."""
         try:
-            return await self._desk.intend(op, entity, encode_body(body), None, QUORUM_COMMIT_MS)
+            return await self._writes.intend(op, entity, encode_body(body), None, QUORUM_COMMIT_MS)
         except _MOVED_ON as error:
             log.info("%s %s in %s: %s", op, entity, self._mesh, error.message)
             return None

@@ -103,6 +103,9 @@ class WriteLane:
 
     # --- a try -------------------------------------------------------------------------------
 
+    def get(self, id: bytes) -> QueuedWrite | None:
+        return self._engine.read(STEP, lambda tx: queue_get(tx, self.mesh, id))
+
     def page(self, after: int) -> list[tuple[int, QueuedWrite]]:
         """Rows that wait with a number > after, and their numbers. Rows of one moment are never
         parted, so that sorting pages sorts all.
@@ -141,7 +144,7 @@ class WriteLane:
 
     async def settle(self, id: bytes, committed: Committed) -> QueuedWrite | None:
         """A try was decided; the fold has said so already, if it was done here."""
-        row = self._engine.read(STEP, lambda tx: queue_get(tx, self.mesh, id))
+        row = self.get(id)
         if row is None or not is_open(row):
             return row
         return await self._step(

@@ -17,11 +17,11 @@ from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.api import ReadDemand, ReplaySummary, StrongReceipt
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
-from holdfast.node.quorum.service.desk import MeshDesk
 from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.operators import QuorumOperators
 from holdfast.node.quorum.service.reads import confirmed_read, degraded_state, due_snapshots
+from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
 from holdfast.rules.limits import (
     QUORUM_COMMIT_MS,
@@ -38,31 +38,31 @@ log = logging.getLogger("holdfast.quorum")
 
 
 class _Seat:
-    """A mesh with its desk and its duties."""
+    """A mesh with its writes and its duties."""
 
-    def __init__(self, desk: MeshDesk, duties: CoordinatorDuties) -> None:
-        self.desk, self.duties = desk, duties
-        desk.order.on_change = self._changed
-        desk.order.on_folded = self._folded
+    def __init__(self, writes: StrongWrites, duties: CoordinatorDuties) -> None:
+        self.writes, self.duties = writes, duties
+        writes.order.on_change = self._changed
+        writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
 
     async def _load(self) -> None:
-        await self.desk.replay.load()
+        await self.writes.replay.load()
         self.duties.load()
 
     def _changed(self) -> None:
-        self.desk.changed()
+        self.writes.changed()
         self.duties.wake()
 
     def _folded(self, results: Sequence[Committed]) -> None:
-        self.desk.folded(results)
+        self.writes.folded(results)
         self.duties.folded(results)
 
     async def close(self) -> None:
         self.loading.cancel()
         await asyncio.gather(self.loading, return_exceptions=True)
         await self.duties.close()
-        await self.desk.close()
+        await self.writes.close()
 
 
 class LocalQuorum:
@@ -105,14 +105,14 @@ class LocalQuorum:
         """The order of a mesh is here now, or is another one than before."""
         order = self._orders(mesh)
         seat = self._seats.get(mesh)
-        if seat is not None and seat.desk.order is order:
+        if seat is not None and seat.writes.order is order:
             return
         self.end(mesh)
-        desk = MeshDesk(self._engine, self._write, order, self._chance)
+        writes = StrongWrites(self._engine, self._write, order, self._chance)
         duties = CoordinatorDuties(
-            self._engine, desk, self._heard, self._monotonic_ms, self._chance
+            self._engine, writes, self._heard, self._monotonic_ms, self._chance
         )
-        self._seats[mesh] = _Seat(desk, duties)
+        self._seats[mesh] = _Seat(writes, duties)
 
     def look(self, mesh: str) -> None:
         """The order of a mesh may be here now, or gone, or another one than before."""
@@ -138,14 +138,14 @@ class LocalQuorum:
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
     async def _seat(self, mesh: str) -> _Seat:
-        """The desk of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
+        """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
         self.begin(mesh)
         seat = self._seats[mesh]
         await asyncio.shield(seat.loading)
         return seat
 
-    async def _desk(self, mesh: str) -> MeshDesk:
-        return (await self._seat(mesh)).desk
+    async def _writes(self, mesh: str) -> StrongWrites:
+        return (await self._seat(mesh)).writes
 
     # --- writes and reads --------------------------------------------------------------------
 
@@ -160,20 +160,20 @@ class LocalQuorum:
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
         within = _patience(timeout_ms, QUORUM_COMMIT_MS)
-        return await (await self._desk(mesh)).intend(op, entity, body, id, within)
+        return await (await self._writes(mesh)).intend(op, entity, body, id, within)
 
     async def confirm(
         self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
     ) -> DegradedRead:
         within = _patience(timeout_ms, QUORUM_CONFIRM_MS)
-        return await confirmed_read(self._engine, await self._desk(mesh), demand, within)
+        return await confirmed_read(self._engine, await self._writes(mesh), demand, within)
 
     async def lease_granted(self, mesh: str, name: str, session: bytes, *, timeout_ms: int) -> bool:
         """LeaseNotHeld if the session neither holds the lease nor waits for it."""
-        desk = await self._desk(mesh)
+        writes = await self._writes(mesh)
         until = monotonic() + _patience(timeout_ms, 0) / SECOND_MS
         while True:
-            folded = desk.news.next(name)
+            folded = writes.news.next(name)
             try:
                 if self._is_granted(mesh, name, session):
                     return True
@@ -182,7 +182,7 @@ class LocalQuorum:
             except TimeoutError:
                 return self._is_granted(mesh, name, session)
             finally:
-                desk.news.forget(name, folded)
+                writes.news.forget(name, folded)
 
     def _is_granted(self, mesh: str, name: str, session: bytes) -> bool:
         row: LeaseRow | None = self._engine.read(
@@ -195,21 +195,21 @@ class LocalQuorum:
         return False
 
     async def replay(self, mesh: str, *, node: str | None = None) -> ReplaySummary:
-        return await (await self._desk(mesh)).replay.replay(node)
+        return await (await self._writes(mesh)).replay.replay(node)
 
     async def pause(self, mesh: str) -> None:
-        await (await self._desk(mesh)).lane.pause()
+        await (await self._writes(mesh)).lane.pause()
 
     async def resume(self, mesh: str) -> None:
-        desk = await self._desk(mesh)
-        await desk.lane.resume()
-        desk.replay.wake()
+        writes = await self._writes(mesh)
+        await writes.lane.resume()
+        writes.replay.wake()
 
     # --- by the names of the source ----------------------------------------------------------
 
     async def get_mesh_degraded_read_state(self, mesh: str) -> DegradedRead:
         """How fresh a read is that nobody confirms."""
-        return degraded_state(self._engine, await self._desk(mesh))
+        return degraded_state(self._engine, await self._writes(mesh))
 
     async def replay_pending_writes_for_node(self, target: str) -> ReplaySummary:
         """Tries what waits for one node, in all meshes."""
@@ -227,7 +227,7 @@ class LocalQuorum:
         """
         log.info("%s is back (it was %s)", node, previous_status)
         for seat in self._seats.values():
-            seat.desk.changed()
+            seat.writes.changed()
             seat.duties.wake()
 
     # --- operators ---------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class LocalQuorum:
 
     async def record_snapshots(self) -> int:
         """Records what this node knows now, of every mesh whose reads are fresh; how many."""
-        rows = due_snapshots(self._engine, [seat.desk for seat in self._seats.values()])
+        rows = due_snapshots(self._engine, [seat.writes for seat in self._seats.values()])
 
         def work(tx: Transaction) -> int:
             return sum(tx.snapshot_put(row) for row in rows)

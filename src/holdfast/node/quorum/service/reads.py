@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.api import ReadDemand
-from holdfast.node.quorum.service.desk import MeshDesk
+from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.rules.errors import NoQuorum, NotFresh, OutcomeUnknown, TooStale
 from holdfast.rules.limits import QUORUM_SNAPSHOT_MS
 from holdfast.rules.quorum.degraded_read import (
@@ -30,49 +30,49 @@ from holdfast.storage.ports import Reader
 
 
 async def confirmed_read(
-    engine: NodeEngine, desk: MeshDesk, demand: ReadDemand, timeout_ms: int
+    engine: NodeEngine, writes: StrongWrites, demand: ReadDemand, timeout_ms: int
 ) -> DegradedRead:
     """NotFresh or TooStale if what can be read is older than the demand allows."""
-    if demand.linearizable or _is_too_old(desk, demand):
+    if demand.linearizable or _is_too_old(writes, demand):
         try:
-            await desk.order.confirm(timeout_ms=timeout_ms)
+            await writes.order.confirm(timeout_ms=timeout_ms)
         except (NoQuorum, OutcomeUnknown) as error:
             kind = NotFresh if demand.linearizable else TooStale
-            raise kind(f"{desk.mesh!r}: {error.message}") from error
-        return fresh(engine.ctx.peer, engine.ctx.now_ms(), desk.lane.counts())
-    return degraded_state(engine, desk)
+            raise kind(f"{writes.mesh!r}: {error.message}") from error
+        return fresh(engine.ctx.peer, engine.ctx.now_ms(), writes.lane.counts())
+    return degraded_state(engine, writes)
 
 
-def degraded_state(engine: NodeEngine, desk: MeshDesk) -> DegradedRead:
+def degraded_state(engine: NodeEngine, writes: StrongWrites) -> DegradedRead:
     """What a read says that nobody confirms now."""
-    snapshot = engine.read("quorum.snapshot", lambda tx: tx.snapshot_latest(desk.mesh))
-    since = desk.order.status().confirmed_ms
-    return degraded(snapshot, engine.ctx.now_ms(), since, desk.lane.counts())
+    snapshot = engine.read("quorum.snapshot", lambda tx: tx.snapshot_latest(writes.mesh))
+    since = writes.order.status().confirmed_ms
+    return degraded(snapshot, engine.ctx.now_ms(), since, writes.lane.counts())
 
 
-def _is_too_old(desk: MeshDesk, demand: ReadDemand) -> bool:
+def _is_too_old(writes: StrongWrites, demand: ReadDemand) -> bool:
     try:
         check_demand(
             linearizable=False,
             confirmed=False,
             staleness_ms_max=demand.staleness_ms_max,
-            since_confirmed_ms=desk.order.status().confirmed_ms,
+            since_confirmed_ms=writes.order.status().confirmed_ms,
         )
     except TooStale:
         return True
     return False
 
 
-def due_snapshots(engine: NodeEngine, desks: list[MeshDesk]) -> list[SharedSnapshot]:
+def due_snapshots(engine: NodeEngine, meshes: list[StrongWrites]) -> list[SharedSnapshot]:
     """Snapshots of the meshes that were confirmed since the last time, as the store has them."""
     young = [
-        desk
-        for desk in desks
-        if (since := desk.order.status().confirmed_ms) is not None and since <= QUORUM_SNAPSHOT_MS
+        writes
+        for writes in meshes
+        if (since := writes.order.status().confirmed_ms) is not None and since <= QUORUM_SNAPSHOT_MS
     ]
 
     def read(tx: Reader) -> list[QuorumRow]:
-        rows = (tx.quorum_get(desk.mesh) for desk in young)
+        rows = (tx.quorum_get(writes.mesh) for writes in young)
         return [row for row in rows if row is not None]
 
     peer, now = engine.ctx.peer, engine.ctx.now_ms()

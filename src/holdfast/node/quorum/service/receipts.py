@@ -8,7 +8,7 @@ from holdfast.rules.errors import BadEnvelope, HoldfastError
 from holdfast.rules.ids import id_text
 from holdfast.rules.quorum.decide import error_of
 from holdfast.rules.quorum.view import IntentRecord
-from holdfast.rules.quorum.write_queue import QueuedWrite, WriteFailure
+from holdfast.rules.quorum.write_queue import QueuedWrite, WriteFailure, is_open
 from holdfast.rules.reconcile import Outcome
 
 _DONE = frozenset({Outcome.APPLIED, Outcome.NOOP_ALREADY_APPLIED, Outcome.SUPERSEDED})
@@ -57,7 +57,12 @@ def receipt_of_record(mesh: str, record: IntentRecord, number: int | None) -> St
     )
 
 
-def receipt_of_queued(write: QueuedWrite) -> StrongReceipt:
+def receipt_of_row(write: QueuedWrite) -> StrongReceipt:
+    """Of a write in the queue that the quorum has not decided: it waits, or it failed on the way
+    there, which is raised.
+    """
+    if not is_open(write):
+        raise _refusal(write.reason, write.detail)
     return StrongReceipt(
         id=id_text(write.id),
         mesh=write.mesh,

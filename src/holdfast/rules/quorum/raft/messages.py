@@ -2,11 +2,14 @@
 
 Every message names its group by the tag of its incarnation, its sender and its recipient by id, and
 the sender's term. The driver checks that the link belongs to the sender's key; the machine checks
-the rest (`admission`). Messages are MessagePack arrays with a number for their kind in front; every
-field has its bounds, and what is outside them is refused where it is decoded.
+the rest (`admission`), but for the three of snapshots, which are between drivers: the machine hears
+of a snapshot when all of its parts are there and were checked. Messages are MessagePack arrays with
+a number for their kind in front; every field has its bounds, and what is outside them is refused
+where it is decoded.
 
     election       AskVote  VoteAnswer  TimeoutNow
     replication    AppendEntries  AppendAnswer  SnapshotOffer
+    snapshots      SnapshotBegin  SnapshotPart  SnapshotReceived
     liveness       Heartbeat  HeartbeatAnswer  WakeGroup
     callers        ForwardProposals  ForwardAnswer  ReadAsk  ReadAnswer
     identity       RemovedVoter
@@ -26,7 +29,9 @@ from holdfast.rules.limits import (
     QUORUM_ENTRY_BYTES_MAX,
     QUORUM_INDEX_MAX,
     QUORUM_MESSAGE_BYTES_MAX,
+    QUORUM_PART_BYTES_MAX,
     QUORUM_PROPOSALS_MAX,
+    QUORUM_SNAPSHOT_BYTES_MAX,
     QUORUM_TERM_MAX,
     REASON_CHARS_MAX,
 )
@@ -36,6 +41,8 @@ GroupTag = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Term = Annotated[int, Meta(ge=0, le=QUORUM_TERM_MAX)]
 Index = Annotated[int, Meta(ge=0, le=QUORUM_INDEX_MAX)]
 Round = Annotated[int, Meta(ge=0, le=QUORUM_INDEX_MAX)]
+PartPlace = Annotated[int, Meta(ge=0, le=QUORUM_SNAPSHOT_BYTES_MAX)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 ProposalId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 EntryKind = Literal["noop", "data", "config"]
 DiskHealth = Literal["fine", "slow", "full", "failed", "forgot"]
@@ -141,8 +148,8 @@ class HeartbeatAnswer(RaftMessage, frozen=True, tag=6):
 
 
 class SnapshotOffer(RaftMessage, frozen=True, tag=7):
-    """A whole snapshot. Its parts came on their own lane; the receiver's driver hands this message
-    in when it has checked all of them.
+    """A whole snapshot. Its parts came on their own lane; the receiver's driver makes this message
+    and hands it in when it has checked all of them. From a link it is not taken.
     """
 
     index: Index
@@ -193,6 +200,38 @@ class RemovedVoter(RaftMessage, frozen=True, tag=14):
     """The recipient's id was removed from the group by a committed config; it never comes back."""
 
 
+class SnapshotBegin(RaftMessage, frozen=True, tag=15):
+    """The leader is about to send a snapshot of everything up to `index`; the receiver says from
+    which byte on it needs it.
+    """
+
+    transfer: Round
+    """Tells the transfers of one sender apart."""
+    index: Index
+    index_term: Term
+    config_index: Index
+    config: GroupConfig
+    size: PartPlace
+    digest: Digest
+    """BLAKE3 of all of its bytes."""
+    round: Round = 0
+
+
+class SnapshotPart(RaftMessage, frozen=True, tag=16):
+    transfer: Round
+    offset: PartPlace
+    content: Annotated[bytes, Meta(min_length=1, max_length=QUORUM_PART_BYTES_MAX)]
+
+
+class SnapshotReceived(RaftMessage, frozen=True, tag=17):
+    """So many bytes are on the sender's disk."""
+
+    transfer: Round
+    received: PartPlace
+    end: Literal["", "taken", "refused"] = ""
+    """How the transfer has ended; empty while it goes on."""
+
+
 Message = (
     AskVote
     | VoteAnswer
@@ -208,7 +247,12 @@ Message = (
     | TimeoutNow
     | WakeGroup
     | RemovedVoter
+    | SnapshotBegin
+    | SnapshotPart
+    | SnapshotReceived
 )
+SnapshotMessage = SnapshotBegin | SnapshotPart | SnapshotReceived
+"""What drivers tell each other, and no machine hears."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
@@ -234,7 +278,7 @@ def decode_message(data: bytes) -> Message:
 
 def _checked(message: Message) -> Message:
     """What single fields cannot tell."""
-    if isinstance(message, SnapshotOffer):
+    if isinstance(message, SnapshotOffer | SnapshotBegin):
         check_config(message.config)
         if message.config_index > message.index:
             raise BadQuorumMessage("a snapshot carries a config that it does not cover")

@@ -45,6 +45,7 @@ from holdfast.rules.quorum_rows import (
     EntryRow,
     GroupRow,
     GroupWrite,
+    HardStateRow,
     KnownGroup,
     LogHead,
     QuorumSnapshot,
@@ -320,12 +321,14 @@ class SqliteQuorumLog:
     def intake_add(self, scope: str, offset: int, content: bytes) -> int:
         return self._change(scope, lambda tx: tx.intake_add(scope, offset, content), adds=True)
 
-    def intake_install(self, scope: str, voter: int, number: int) -> SavedWrite:
+    def intake_install(
+        self, scope: str, voter: int, number: int, hard: HardStateRow | None = None
+    ) -> SavedWrite:
         # Outside the transaction: reading it all may take longer than a vote can wait.
         snapshot = self._whole_snapshot(scope)
         saved = self._change(
             scope,
-            lambda tx: tx.intake_install(scope, voter, number, snapshot),
+            lambda tx: tx.intake_install(scope, voter, number, snapshot, hard),
             adds=True,
             waits=True,
         )

@@ -28,6 +28,7 @@ from holdfast.rules.quorum_rows import (
     EntryRow,
     GroupRow,
     GroupWrite,
+    HardStateRow,
     LogHead,
     QuorumSnapshot,
     SavedWrite,
@@ -305,7 +306,12 @@ class QuorumWrites(QuorumRows):
         return received
 
     def intake_install(
-        self, scope: str, voter: int, write: int, expected: QuorumSnapshot | None
+        self,
+        scope: str,
+        voter: int,
+        write: int,
+        expected: QuorumSnapshot | None,
+        hard: HardStateRow | None = None,
     ) -> SavedWrite:
         """`expected` is what the caller has found to be whole."""
         card = self.card(scope)
@@ -316,7 +322,7 @@ class QuorumWrites(QuorumRows):
                 f"of a snapshot of {scope} {intake.received} of {snapshot.size} bytes are here"
             )
         head, stays = after_install(
-            card.group, card.head, snapshot, voter, write, partial(self.term_at, card)
+            card.group, card.head, snapshot, voter, write, partial(self.term_at, card), hard
         )
         if not stays:
             self._give_up(card.number)

@@ -32,8 +32,8 @@ from holdfast.node.quorum.service.news import FoldNews
 from holdfast.node.quorum.service.receipts import (
     failure_of,
     receipt_of_commit,
-    receipt_of_queued,
     receipt_of_record,
+    receipt_of_row,
     was_decided,
 )
 from holdfast.node.quorum.service.replay import WriteReplay
@@ -52,7 +52,7 @@ log = logging.getLogger("holdfast.quorum")
 QUEUE: Final = MINORITY_POLICIES[0]
 
 
-class MeshDesk:
+class StrongWrites:
     """The strong writes of one mesh. Belongs to one event loop."""
 
     def __init__(
@@ -88,8 +88,10 @@ class MeshDesk:
         made = self._maker.make(op, entity, body, id)
         if isinstance(made, KnownIntent):
             return receipt_of_record(self.mesh, made.record, made.number)
+        if made.waits:
+            return await self._follow(made.envelope.id, timeout_ms)
         until = monotonic() + timeout_ms / SECOND_MS
-        if can_wait(op) and not made.waits and not await self._in_line(timeout_ms):
+        if can_wait(op) and not await self._in_line(timeout_ms):
             return await self._without(made, NoQuorum("earlier writes of this node still wait"))
         self._maker.opened(made)
         try:
@@ -100,6 +102,15 @@ class MeshDesk:
     async def _in_line(self, timeout_ms: int) -> bool:
         """Waits for earlier writes. If an operator has paused them, they are passed by."""
         return self.lane.is_paused or await self.replay.drained(timeout_ms)
+
+    async def _follow(self, id: bytes, timeout_ms: int) -> StrongReceipt:
+        """A write that is in the queue is asked for again: it has its turn there."""
+        await self._in_line(timeout_ms)
+        known, row = self._record(id), self.lane.get(id)
+        if known is not None:
+            return receipt_of_record(self.mesh, known.record, known.number)
+        assert row is not None, "rows of the queue stay"
+        return receipt_of_row(row)
 
     async def _propose(self, intent: Intent, timeout_ms: int) -> StrongReceipt:
         try:
@@ -121,13 +132,12 @@ class MeshDesk:
     async def _without(self, intent: Intent, error: HoldfastError) -> StrongReceipt:
         """What follows for a write that found no quorum in time."""
         envelope = intent.envelope
-        queues = can_wait(envelope.op) and self.minority_policy() == QUEUE
-        if queues or intent.waits:
+        if can_wait(envelope.op) and self.minority_policy() == QUEUE:
             kept = await self.lane.add(envelope, failure_of(error))
             if isinstance(kept, IntentRecord):
                 return self._from_record(envelope.id, error)
             self.replay.added()
-            return receipt_of_queued(kept)
+            return receipt_of_row(kept)
         if not isinstance(error, Unknown) or not can_wait(envelope.op):
             raise error
         return await self._give_up(envelope.id, error)

@@ -1,0 +1,281 @@
+"""Following what quorums have committed, over the links of a mesh.
+
+Strong envelopes are in no stream, so streams do not carry them. Each side tells how far it is in
+the commits of the meshes that both share (`CommitsTold`), when a link comes up and whenever that
+grows. Who lacks some asks one neighbour that has them and is believed, page by page. A node that
+takes part in an order itself asks nobody: its engine brings everything.
+
+    commit ─► ring ─► numbers read again ─► told to all links
+    told ─► one neighbour asked ─► page ─► node/core/committed_intake.py ─► the next page
+
+One page of a mesh is under way at a time. If its neighbour is gone, refuses or is silent, another
+one is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer
+from holdfast.node.bus.meshes.mesh_context import MeshContext
+from holdfast.node.bus.meshes.mesh_serve import check_may_read
+from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
+from holdfast.node.core.committed_pages import commits_page
+from holdfast.node.core.engine import NodeEngine
+from holdfast.protocol.bus_mesh import CommitsAsked, CommitsPage, CommitsRefused, CommitsTold
+from holdfast.protocol.commit_page import CheckedPage, decode_page, encode_page
+from holdfast.rules.errors import (
+    BadAnswer,
+    BadCommitPage,
+    NotGranted,
+    NoVoters,
+    Truncated,
+    UnknownMesh,
+)
+from holdfast.rules.limits import BUS_STREAMS_MAX, BUS_WORD_STREAMS_MAX, COMMIT_ASK_MS, SECOND_MS
+from holdfast.rules.names import check_mesh
+from holdfast.rules.quorum.state_rows import QuorumRow
+from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.bus.meshes.mesh_link import MeshLink
+
+
+class _Asked(NamedTuple):
+    label: str
+    first: int
+    silent: asyncio.TimerHandle
+
+
+class CommitTalk:
+    """What is said on one link about commits."""
+
+    def __init__(self) -> None:
+        self.theirs: dict[str, int] = {}
+        """How far the peer is, by mesh, as it told or as its questions show."""
+        self.believed: list[str] = []
+        """The meshes of which the peer may bring commits."""
+        self.useless: set[str] = set()
+        """Meshes of which this peer refused, or brought another order."""
+        self.untold: dict[str, None] = {}
+
+    def forget(self) -> None:
+        """What is shared has changed: all is told again."""
+        self.theirs.clear()
+        self.useless.clear()
+
+    def hear(self, mesh: str, number: int) -> None:
+        if mesh in self.theirs or len(self.theirs) < BUS_STREAMS_MAX:
+            self.theirs[mesh] = max(number, self.theirs.get(mesh, 0))
+
+
+class CommitFollow:
+    """The commits of all meshes of one exchange. Belongs to its loop."""
+
+    def __init__(self, context: MeshContext, links: Mapping[str, MeshLink]) -> None:
+        self._context, self._links = context, links
+        self.numbers: dict[str, int] = {}
+        """How far this node is, by mesh."""
+        self._own: set[str] = set()
+        """The meshes whose order an engine of this node brings."""
+        self.has_own_order: Callable[[QuorumRow], bool] = lambda row: row.voter is not None
+        self._asked: dict[str, _Asked] = {}
+        self._failed: Counter[tuple[str, str]] = Counter()
+
+    def close(self) -> None:
+        for asked in self._asked.values():
+            asked.silent.cancel()
+        self._asked.clear()
+
+    # --- how far we are ----------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Reads how far this node is; what has grown is told, and asked on."""
+        engine = self._context.engine
+        rows = await self._context.run(partial(engine.read, "quorum.standing", _standings))
+        self._own = {row.mesh for row in rows if self.has_own_order(row)}
+        for row in rows:
+            if self.numbers.get(row.mesh) != row.number:
+                self.numbers[row.mesh] = row.number
+                for link in self._links.values():
+                    self._tell(link, row.mesh)
+                self.ask_next(row.mesh)
+
+    def met(self, link: MeshLink) -> None:
+        """Both sides share something, or something else than before."""
+        link.commits.forget()
+        for mesh in self.numbers:
+            self._tell(link, mesh)
+
+    def _tell(self, link: MeshLink, mesh: str) -> None:
+        if mesh in link.shared and not link.refused and self.numbers[mesh]:
+            link.commits.untold[mesh] = None
+            link.wake()
+
+    def next_told(self, link: MeshLink) -> CommitsTold:
+        """The word that tells what is to be told, as it is now."""
+        untold = link.commits.untold
+        meshes = list(untold)[:BUS_WORD_STREAMS_MAX]
+        for mesh in meshes:
+            del untold[mesh]
+        return CommitsTold([(mesh, self.numbers.get(mesh, 0)) for mesh in meshes])
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def heard(self, link: MeshLink, word: CommitsTold | CommitsRefused) -> str:
+        """The peer has more, or does not send what it has; returns what people should know."""
+        if isinstance(word, CommitsRefused):
+            return self._refused(link, word)
+        for mesh, number in word.commits:
+            if check_mesh(mesh) in link.shared:
+                link.commits.hear(mesh, number)
+                self.ask_next(mesh)
+        return ""
+
+    def gone(self, link: MeshLink) -> None:
+        """A link is down: what was asked of it is asked of another one."""
+        for mesh, asked in list(self._asked.items()):
+            if asked.label == link.label:
+                self._end(mesh)
+                self.ask_next(mesh)
+        for key in [key for key in self._failed if key[1] == link.label]:
+            del self._failed[key]
+
+    def ask_next(self, mesh: str) -> None:
+        """Asks the best neighbour for the next page of a mesh, unless one is asked already."""
+        if mesh in self._asked or mesh in self._own:
+            return
+        have = self.numbers.get(mesh, 0)
+        able = [
+            link
+            for link in self._links.values()
+            if not link.refused
+            and mesh in link.shared
+            and mesh in link.commits.believed
+            and mesh not in link.commits.useless
+            and link.commits.theirs.get(mesh, 0) > have
+        ]
+        if not able:
+            return
+        link = min(able, key=lambda one: (self._failed[mesh, one.label], -one.commits.theirs[mesh]))
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(COMMIT_ASK_MS / SECOND_MS, self._silent, mesh, link.label)
+        self._asked[mesh] = _Asked(link.label, have + 1, timer)
+        link.say(CommitsAsked(mesh, have + 1))
+
+    def _silent(self, mesh: str, label: str) -> None:
+        self._failed[mesh, label] += 1
+        self._end(mesh)
+        self.ask_next(mesh)
+
+    def _end(self, mesh: str) -> None:
+        asked = self._asked.pop(mesh, None)
+        if asked is not None:
+            asked.silent.cancel()
+
+    def _refused(self, link: MeshLink, word: CommitsRefused) -> str:
+        asked = self._asked.get(word.mesh)
+        if asked is None or asked.label != link.label:
+            return ""
+        link.commits.useless.add(word.mesh)
+        self._end(word.mesh)
+        self.ask_next(word.mesh)
+        return f"{link.peer} sends no commits of {word.mesh}: {word.code[:64]}"
+
+    # --- pages -------------------------------------------------------------------------------
+
+    async def took(self, link: MeshLink, word: CommitsPage) -> str:
+        """Takes a page in; returns what people should know, if there is something. BadAnswer for
+        what was not asked for, or is no page.
+        """
+        context = self._context
+        try:
+            page = await context.run(partial(decode_page, word.page))
+        except BadCommitPage as error:
+            raise BadAnswer(error.message) from None
+        mesh = page.mesh
+        asked = self._asked.get(mesh)
+        if asked is None or asked.label != link.label or mesh not in link.shared:
+            return ""  # it came too late: somebody else was asked
+        if page.first != asked.first:
+            raise BadAnswer(f"commits of {mesh} were asked from {asked.first} on, not {page.first}")
+        try:
+            taken = await link.keeping.keep(
+                list, lambda _: take_commits(context.engine, context.grants, link.who, page)
+            )
+        except (NotGranted, UnknownMesh) as error:
+            link.commits.useless.add(mesh)
+            self._end(mesh)
+            self.ask_next(mesh)
+            return error.message
+        self._end(mesh)
+        link.commits.theirs[mesh] = page.end
+        if taken.outcome == "forked":
+            link.commits.useless.add(mesh)
+        elif taken.outcome == "folded":
+            self.numbers[mesh] = taken.number
+            for other in self._links.values():
+                self._tell(other, mesh)
+        elif taken.outcome != "known":
+            await self.look()
+        self.ask_next(mesh)
+        if taken.trouble:
+            return f"{taken.trouble[0].kind}: commit {taken.trouble[0].number} of {mesh}"
+        return ""
+
+    async def answer(self, link: MeshLink, asked: CommitsAsked) -> CommitsPage | CommitsRefused:
+        """The page that a peer asks for."""
+        link.commits.hear(check_mesh(asked.mesh), asked.first - 1)
+        context = self._context
+        who = (context.engine, context.grants, link.who)
+        try:
+            return CommitsPage(await context.run(partial(serve_commits, *who, asked)))
+        except (NotGranted, NoVoters, Truncated) as error:
+            return CommitsRefused(asked.mesh, error.code)
+
+
+def _standings(tx: Reader) -> list[QuorumRow]:
+    return tx.quorum_list()
+
+
+def serve_commits(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, asked: CommitsAsked
+) -> bytes:
+    """A page of commits for a peer that may read the mesh."""
+
+    def read(tx: Reader) -> bytes:
+        check_may_read(tx, grants, peer, asked.mesh)
+        return encode_page(commits_page(tx, asked.mesh, asked.first))
+
+    return engine.read("bus.page", read)
+
+
+def take_commits(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, page: CheckedPage
+) -> PageTaken:
+    """Takes a page in that a peer has brought, if it may bring it."""
+    engine.check_room()
+
+    def work(tx: Transaction) -> PageTaken:
+        if not grants.may_bring_commits(tx, peer, page.mesh):
+            raise NotGranted(f"{peer.name} may not bring what was committed in {page.mesh!r}")
+        return CommitPageIntake(engine.ctx, page, peer.name)(tx)
+
+    taken = engine.write("bus.take", work)
+    tell_trouble(page.mesh, taken)
+    return taken
+
+
+def believed_of(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, meshes: list[str]
+) -> list[str]:
+    """The meshes of which a peer may bring what was committed."""
+
+    def read(tx: Reader) -> list[str]:
+        return [mesh for mesh in meshes if grants.may_bring_commits(tx, peer, mesh)]
+
+    return engine.read("bus.meshes", read)

@@ -1,0 +1,303 @@
+"""What a quorum has committed reaches members without a vote over links of the mesh."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.node.bus.meshes.exchange import MeshExchange
+from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
+from holdfast.node.bus.meshes.mesh_serve import consumer_of, hold_for
+from holdfast.node.core.committed_intake import commit_trouble
+from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_mesh import (
+    CommitsAsked,
+    CommitsPage,
+    CommitsRefused,
+    CommitsTold,
+    MeshesShared,
+    encode_word,
+    read_word,
+)
+from holdfast.protocol.commit_page import CommitPage, encode_page
+from holdfast.rules.envelope import encode
+from holdfast.rules.quorum.state_rows import QuorumRow
+from holdfast.storage.ports import Reader
+from support.commit_pages import mission, page_of, voter_with, with_record
+from support.envelopes import MESH, make_id
+from support.mesh_links import MemoryLink, MeshNode, connect, cut, until
+from support.mesh_links import line as line_between
+from support.nodes import Nodes
+from support.sole_voter import SoleVoter, give_voters
+from support.source import HandClock
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes("memory", tmp_path, HandClock())
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def sharing(nodes: Nodes, *names: str, relay: bool = True) -> AsyncIterator[list[MeshNode]]:
+    made = [MeshNode(nodes.open(name)) for name in names]
+    for one in made:
+        one.knows(*(other for other in made if other is not one), relay=relay)
+        await one.exchange.start()
+        await one.exchange.share(MESH)
+    try:
+        yield made
+    finally:
+        for one in made:
+            await one.exchange.close()
+
+
+def sole(node: MeshNode) -> SoleVoter:
+    give_voters(node.engine, MESH)
+    return SoleVoter(node.engine, MESH)
+
+
+def commit(voter: SoleVoter, *ids: str) -> None:
+    for id in ids:
+        voter.commit(encode(mission(id, origin=voter.engine.ctx.peer)))
+
+
+def number(node: MeshNode) -> int:
+    row = node.engine.read("test", lambda tx: tx.quorum_get(MESH))
+    return 0 if row is None else row.number
+
+
+def missions(node: MeshNode) -> list[str]:
+    return [
+        row.id
+        for row in node.engine.read("test", lambda tx: tx.entity_list(MESH, "mission", "", 999))
+    ]
+
+
+def said(end: MemoryLink, kind: type) -> int:
+    return sum(isinstance(read_word(body), kind) for _, body in end.sent)
+
+
+async def until_at(at: int, *nodes: MeshNode) -> None:
+    await until(lambda: all(number(one) == at for one in nodes), nodes, PATIENCE_S)
+
+
+def test_Q4_what_is_committed_reaches_a_member_without_a_vote_and_goes_on_from_it(
+    nodes: Nodes,
+) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob", "cyd") as (ana, bob, cyd):
+            voter = sole(ana)
+            commit(voter, "a", "b")
+            first = connect(ana, bob)
+            await until_at(2, bob)
+            # cyd is linked to bob only, who has no vote.
+            connect(bob, cyd)
+            await until_at(2, cyd)
+            commit(voter, "c")
+            await until_at(3, bob, cyd)
+            for one in (bob, cyd):
+                assert missions(one) == ["a", "b", "c"]
+                row = one.engine.read("test", lambda tx: tx.quorum_get(MESH))
+                assert row is not None
+                assert (row.voter, row.incarnation, row.tag) == (None, 1, b"s" * 16)
+                assert one.node.log.head().offset == 3
+            # A voter asks nobody, and each page crossed a link once.
+            assert said(first, CommitsAsked) == 0
+            assert said(first, CommitsPage) == said(first.other, CommitsAsked)
+
+    asyncio.run(story())
+
+
+def test_Q4_many_commits_come_in_pages_one_after_the_other(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            voter = sole(ana)
+            big = "x" * 200_000
+            for at in range(7):
+                voter.commit(encode(mission(f"m{at}", big, origin="ana")))
+            end = connect(ana, bob)
+            await until_at(7, bob)
+            assert said(end, CommitsPage) == 3
+
+    asyncio.run(story())
+
+
+def test_Q4_another_neighbour_is_asked_when_the_first_one_goes_or_refuses(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob", "cyd") as (ana, bob, cyd):
+            voter = sole(ana)
+            commit(voter, "a")
+            connect(ana, cyd)
+            await until_at(1, cyd)
+            # ana says that she has more and then sends nothing of it.
+            mute = connect(ana, bob)
+            silent = mute.other
+            await until_at(1, bob)
+            cut(mute)
+            commit(voter, "b")
+            await until_at(2, cyd)
+            connect(cyd, bob)
+            await until_at(2, bob)
+            assert silent.up is False
+
+    asyncio.run(story())
+
+
+def test_Q4_commits_are_taken_only_from_peers_that_may_bring_them(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob", relay=False) as (ana, bob):
+            voter = sole(ana)
+            commit(voter, "a")
+            end = connect(ana, bob)
+            ana.node.mesh(MESH).state.set("k", 1)
+            await until(lambda: bob.node.mesh(MESH).state.get("k") == 1, (ana, bob), PATIENCE_S)
+            await until(lambda: said(end, CommitsTold) > 0, (ana,), PATIENCE_S)
+            assert said(end.other, CommitsAsked) == 0
+            # Nor if it pushes what nobody asked for.
+            page = encode_word(CommitsPage(encode_page(page_of(ana.engine.store))))
+            end.other.receive(Stream.MESH, page)
+            ana.node.mesh(MESH).state.set("k", 2)
+            await until(lambda: bob.node.mesh(MESH).state.get("k") == 2, (ana, bob), PATIENCE_S)
+            assert number(bob) == 0
+
+    asyncio.run(story())
+
+
+class MayVote(TrustGrants):
+    def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+        return self.may_read(tx, peer, mesh)
+
+
+def test_Q4_a_voter_is_believed_also_where_it_may_not_relay(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob", relay=False) as (ana, bob):
+            await bob.exchange.close()
+            bob.exchange = MeshExchange(bob.engine, bob.key, grants=MayVote())
+            await bob.exchange.start()
+            commit(sole(ana), "a")
+            connect(ana, bob)
+            await until_at(1, bob)
+
+    asyncio.run(story())
+
+
+def test_Q4_a_neighbour_with_another_order_is_left_and_reported(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob", "eve") as (ana, bob, eve):
+            voter, other = sole(ana), sole(eve)
+            commit(voter, "a")
+            connect(ana, bob)
+            await until_at(1, bob)
+            commit(other, "x", "y")
+            end = connect(eve, bob)
+
+            def trouble() -> list[tuple[str, str]]:
+                found = bob.engine.read("test", lambda tx: commit_trouble(tx, MESH))
+                return [(one.kind, one.source) for one in found]
+
+            await until(lambda: trouble() == [("commit_forked", "eve")], (bob,), PATIENCE_S)
+            commit(voter, "b")
+            await until_at(2, bob)
+            assert missions(bob) == ["a", "b"]
+            assert said(end.other, CommitsAsked) == 1
+            status = {one.peer: one.problem for one in bob.exchange.status().peers}
+            assert "commit_forked" in status["eve"]
+
+    asyncio.run(story())
+
+
+ORDER = [mission("a"), mission("b")]
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    [
+        (with_record(page_of(voter_with(ORDER)), 0, id=make_id(77)), "another envelope"),
+        (page_of(voter_with(ORDER), 2), "asked from 1 on, not 2"),
+    ],
+)
+def test_Q4_a_peer_that_sends_what_is_no_page_or_was_not_asked_is_refused(
+    nodes: Nodes, lie: CommitPage, why: str
+) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            # ana's own exchange knows nothing of this link: what she says is said here.
+            _, line = line_between(ana, bob)
+            bob.exchange.link_up(line)
+            line.receive(Stream.MESH, encode_word(MeshesShared([MESH], True)))
+            await until(lambda: bool(bob.exchange.status().peers[0].meshes), (bob,), PATIENCE_S)
+            line.receive(Stream.MESH, encode_word(CommitsTold([(MESH, 9)])))
+            await until(lambda: said(line, CommitsAsked) == 1, (bob,), PATIENCE_S)
+            line.receive(Stream.MESH, encode_word(CommitsPage(encode_page(lie))))
+
+            def problem() -> str:
+                return bob.exchange.status().peers[0].problem
+
+            await until(lambda: why in problem(), (bob,), PATIENCE_S)
+            assert number(bob) == 0
+
+    asyncio.run(story())
+
+
+def test_Q4_a_side_that_does_not_have_the_envelopes_any_more_says_so(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            commit(sole(ana), "a", "b")
+            ana.engine.store.write(lambda tx: tx.log_truncate(2, 99, 1))
+            end = connect(ana, bob)
+            await until(lambda: said(end, CommitsRefused) == 1, (ana, bob), PATIENCE_S)
+            problems = bob.exchange.status
+            await until(lambda: "truncated" in problems().peers[0].problem, (bob,), PATIENCE_S)
+            assert number(bob) == 0
+
+    asyncio.run(story())
+
+
+def test_Q4_the_log_keeps_what_a_neighbour_has_not_folded_yet(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            voter = sole(ana)
+            commit(voter, "a", "b")
+            end = connect(ana, bob)
+            await until_at(2, bob)
+
+            def place() -> str:
+                row = ana.engine.read("test", lambda tx: tx.consumer_get(consumer_of("bob")))
+                return "" if row is None else row.frontier
+
+            await until(lambda: place() == "2", (ana, bob), PATIENCE_S)
+            cut(end)
+            commit(voter, "c")
+            who = MeshPeer("bob", bob.key)
+            hold_for(ana.engine, who, [MESH], {}, {MESH: 1})
+            assert place() == "1"
+            hold_for(ana.engine, who, [MESH], {}, {MESH: 2})
+            assert place() == "2"
+
+    asyncio.run(story())
+
+
+def test_Q4_a_node_whose_engine_brings_the_order_asks_no_neighbour(nodes: Nodes) -> None:
+    """As a node has it that follows an etcd: it has no vote, and an order of its own."""
+
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            bob.exchange.know_orders(lambda row: True)
+            row = QuorumRow(mesh=MESH, engine="etcd", incarnation=1, tag=b"s" * 16)
+            bob.engine.store.write(lambda tx: tx.quorum_put(row))
+            commit(sole(ana), "a")
+            end = connect(ana, bob)
+            ana.node.mesh(MESH).state.set("k", 1)
+            await until(lambda: bob.node.mesh(MESH).state.get("k") == 1, (ana, bob), PATIENCE_S)
+            await until(lambda: said(end, CommitsTold) > 0, (ana,), PATIENCE_S)
+            assert said(end.other, CommitsAsked) == 0
+
+    asyncio.run(story())

@@ -1,0 +1,79 @@
+"""What clients of voters see is linearizable, whatever fails: 500 histories of 400 calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.node.quorum.embedded.ports import Wrote
+from holdfast.rules.quorum.raft import reads
+from holdfast.rules.quorum.raft.effects import RaftWrite
+from support.linearizability import Register, culprits, judge, narrowed
+from support.voter_histories import KEYS, WAYS, HistoryWorld, Voter, tell
+
+pytestmark = pytest.mark.sim
+
+CALLS = 400
+HISTORIES = 500
+PARTS = 10
+FINDING_MAX = 64
+
+
+def cuts(number: int) -> tuple[tuple[str, str], ...]:
+    """One of the 64 sets of the six ways between three voters."""
+    return tuple(way for bit, way in enumerate(WAYS) if number >> bit & 1)
+
+
+def wrong(world: HistoryWorld) -> list[str]:
+    """What a history shows that no order of its calls explains; by the calls, and by the log."""
+    found = list(world.problems)
+    history = [call for call in world.history if call.ended is not None or call.asked != ("read",)]
+    for key in KEYS:
+        calls = [call for call in history if call.key == key]
+        log = world.commits(key)
+        found += culprits(calls, log, Register())
+        committed = {id for _, id in log}
+        verdicts = judge(narrowed(calls, committed), Register())
+        found += [f"{one}" for one in verdicts if one.verdict != "linearizable"]
+    return found
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_Q4_Q9_histories_under_faults_are_linearizable(part: int) -> None:
+    """Every one of the 64 directed cuts of three voters is among them, several times."""
+    answered = 0
+    for number in range(part * HISTORIES // PARTS, (part + 1) * HISTORIES // PARTS):
+        world = tell(number, cuts(number % 64), calls=CALLS, members=number % 5 == 0)
+        found = wrong(world)
+        assert not found, f"history {number}: {found[:3]}"
+        assert len(world.history) == CALLS
+        answered += sum(call.ended is not None for call in world.history)
+    assert answered > CALLS * HISTORIES // PARTS // 2, "a history of silence shows nothing"
+
+
+def _acknowledges_before_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """What a disk has acknowledged is lost with the power."""
+    original = Voter.write
+
+    def write(self: Voter, write: RaftWrite, commit: int, done: Wrote) -> None:
+        original(self, write, commit, lambda error: None)
+        self.soon(0, lambda: done(None))
+
+    patch.setattr(Voter, "write", write)
+
+
+def _reads_without_asking(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reads, "_is_confirmed", lambda state, round: True)
+
+
+@pytest.mark.parametrize("plant", [_acknowledges_before_the_disk, _reads_without_asking])
+def test_R1_planted_bugs_are_found_by_histories(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for number in range(FINDING_MAX):
+        if found := wrong(tell(number, cuts(number % 64), calls=CALLS)):
+            assert found[0]
+            return
+    pytest.fail(f"not found in {FINDING_MAX} histories")
