@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+import msgspec
+
 import holdfast
 from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
@@ -18,11 +20,12 @@ from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.quorum.etcd.coordination import OrderTiming
 from holdfast.node.quorum.etcd.operators import EtcdOperators
 from holdfast.node.quorum.etcd.order import EtcdOrder
-from holdfast.node.quorum.etcd.orders import EtcdOrders
+from holdfast.node.quorum.etcd.orders import EtcdOrders, place_job
 from holdfast.node.quorum.ports import MeshOrder
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.quorum.commit_record import CommitRecord, decode_record
 from holdfast.rules.quorum.entities import read_fields
+from holdfast.storage.ports import Transaction
 from support.daemon import make_home
 from support.envelopes import MESH
 from support.etcd_orders import new_scope
@@ -161,11 +164,14 @@ class EtcdSeat:
         self._target = (HOST, port)
         self._proxy = FaultProxy(self._target).start()
 
-    async def up(self) -> None:
+    async def up(self, scope: str | None = None) -> None:
+        """Comes up, and finds the order where it was or in this scope."""
         self.node = holdfast.open(self.home)
         writer = LoopWriter(self.engine, self.node._opened.store.writer)
         self.orders = EtcdOrders(self.engine, writer.write, timing=self._timing)
         self.operators = EtcdOperators(self.orders, self.engine)
+        if scope is not None:
+            await self.orders.keep_place(MESH, self.address(scope))
         await self.orders.start()
 
     async def down(self) -> None:
@@ -194,10 +200,16 @@ class EtcdSeat:
         await self.orders.end(MESH)
         await self.orders.begin(MESH)
 
-    async def up_at(self, scope: str) -> None:
-        """Comes up, and finds the order there."""
-        await self.up()
-        await self.move_to(scope)
+    def forget_engine(self) -> None:
+        """As if others had brought the commits."""
+
+        def forget(tx: Transaction) -> None:
+            row = tx.quorum_get(MESH)
+            assert row is not None
+            tx.quorum_put(msgspec.structs.replace(row, engine="embedded"))
+            tx.job_drop(place_job(MESH))
+
+        self.engine.write("test", forget)
 
     @property
     def order(self) -> EtcdOrder:

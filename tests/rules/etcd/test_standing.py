@@ -7,7 +7,12 @@ import pytest
 
 from holdfast.rules.errors import MustRejoin
 from holdfast.rules.etcd.entry import OrderBase, OrderState
-from holdfast.rules.etcd.standing import after_set_back, first_standing, standing_in
+from holdfast.rules.etcd.standing import (
+    after_set_back,
+    first_standing,
+    joined_standing,
+    standing_in,
+)
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.state_rows import QuorumRow
 
@@ -75,3 +80,14 @@ def test_Q4_after_a_set_back_only_a_recovery_is_followed() -> None:
     assert (row.incarnation, row.applied) == (2, 95)
     with pytest.raises(MustRejoin):
         after_set_back(msgspec.structs.replace(ROW, number=11), state(FIRST, SECOND))
+
+
+def test_Q10_who_got_commits_from_others_joins_behind_them() -> None:
+    follows = msgspec.structs.replace(ROW, engine="embedded", applied=3)
+    row = joined_standing("team", follows, state(FIRST, SECOND))
+    assert (row.engine, row.incarnation, row.applied) == ("etcd", 1, FENCE.sequence)
+    row = joined_standing("team", follows, state(SECOND))
+    assert (row.incarnation, row.tag, row.applied) == (2, b"second", 0)
+    assert joined_standing("team", None, state(FIRST)).number == 0
+    with pytest.raises(MustRejoin):
+        joined_standing("team", msgspec.structs.replace(follows, number=11), state(SECOND))

@@ -172,6 +172,7 @@ class BusHost:
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
             self.exchange.know_keys(self._member_peers.keys_of)
+            self.exchange.know_orders(self._orders.brings)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
         except BaseException:

@@ -21,6 +21,7 @@ from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
 from holdfast.rules.errors import BadInput, Conflict, NoVoters
+from holdfast.rules.quorum.state_rows import QuorumRow
 
 ETCD_SCHEME: Final = "etcd:"
 
@@ -83,6 +84,15 @@ class NodeOrders:
     def own_order(self, mesh: str) -> MeshOrder | None:
         """The order of a mesh in which this node takes part itself."""
         return self._groups.order(mesh) or self._etcd.order(mesh)
+
+    def brings(self, row: QuorumRow) -> bool:
+        """Whether an engine of this node brings what is committed, so that no neighbour is asked
+        for it. An etcd brings nothing to a node that cannot go on with its order.
+        """
+        order = self._etcd.order(row.mesh)
+        if order is None:
+            return row.voter is not None
+        return order.part in ("coordinator", "member")
 
     def linked(self) -> None:
         """A link has come up or gone down: another voter may answer now."""

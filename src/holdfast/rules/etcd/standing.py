@@ -24,6 +24,22 @@ def first_standing(mesh: str, state: OrderState) -> QuorumRow:
     return row
 
 
+def joined_standing(mesh: str, row: QuorumRow | None, state: OrderState) -> QuorumRow:
+    """Where a node stands that joins an order, and may have got commits of the mesh from others.
+    If the last of them is of this order, it goes on behind it: the sequence of a fence is the
+    position of its entry. MustRejoin if it can go on nowhere.
+    """
+    if row is None or row.fence is None or not state.bases:
+        return first_standing(mesh, state)
+    row = msgspec.structs.replace(row, engine="etcd", voter=None, applied=0)
+    base = state.base(row.fence.incarnation)
+    if base is None:
+        return standing_in(row, state, max(row.incarnation, state.bases[0].incarnation))
+    return msgspec.structs.replace(
+        row, incarnation=base.incarnation, tag=base.nonce, applied=row.fence.sequence
+    )
+
+
 def standing_in(row: QuorumRow, state: OrderState, incarnation: int) -> QuorumRow:
     """The standing of a node that is about to fold the first entry of an incarnation, and has
     folded all before it. MustRejoin if it cannot go on with that.

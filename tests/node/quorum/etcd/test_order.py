@@ -165,6 +165,29 @@ def test_Q3_an_order_is_begun_once_and_joined_by_name(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
+def test_Q10_a_member_that_others_told_of_commits_joins_behind_them(tmp_path: Path) -> None:
+    async def story(world: EtcdWorld) -> None:
+        ana, bo, _ = world.seats
+        await put(ana, "m", "one")
+        assert await read(bo, "m") == "one"
+        # As a member has it that follows pages of commits.
+        await bo.orders.end(MESH)
+        bo.forget_engine()
+        with pytest.raises(AlreadyExists):
+            await bo.operators.init(MESH, bo.address(world.scope))
+        await put(ana, "m", "two")
+        await bo.operators.init(MESH, bo.address(world.scope, join="yes"))
+        assert await read(bo, "m") == "two"
+        assert records(bo) == records(ana)
+        await bo.orders.end(MESH)
+        bo.forget_engine()
+        other = await _older_scope(etcd_server().address())
+        await bo.operators.init(MESH, bo.address(other, join="yes"))
+        await until(lambda: bo.order.part == "failed")
+
+    told(tmp_path, story)
+
+
 def test_Q3_an_init_that_was_cut_short_goes_on(tmp_path: Path) -> None:
     async def story() -> None:
         server, scope = etcd_server(), new_scope()
@@ -262,7 +285,7 @@ def test_Q4_after_the_etcd_was_set_back_only_a_recovery_goes_on(tmp_path: Path) 
                 await until(lambda: seat.order.part == "failed")  # noqa: B023
                 with pytest.raises(NoQuorum, match="no part"):
                     await put(seat, "m", "lost")
-            await cy.up_at(older)
+            await cy.up(older)
             await ana.operators.recover(MESH)
             assert (await put(ana, "m", "four")).outcome == "applied"
             await until(lambda: bo.order.part != "failed")
@@ -292,7 +315,7 @@ def test_Q4_a_node_finds_out_that_the_etcd_has_another_past(tmp_path: Path) -> N
         await other.order.coordinate(timeout_ms=ENOUGH_MS)
         await other.append(b"of another past")
         await other.gateway.close()
-        await bo.up_at(scope)
+        await bo.up(scope)
         await until(lambda: bo.order.part == "failed")
         with pytest.raises(NoQuorum, match="no part"):
             await put(bo, "m", "mixed up")

@@ -16,7 +16,6 @@ from holdfast.node.quorum.etcd.orders import EtcdOrders, EtcdPlace
 from holdfast.rules.errors import AlreadyExists, BadInput, Conflict, HoldfastError, NoQuorum
 from holdfast.rules.limits import QUORUM_CHANGE_MS, SECOND_MS
 from holdfast.transport.etcd_address import parse_etcd_address
-from holdfast.transport.etcd_gateway import EtcdGateway
 
 
 class EtcdOperators:
@@ -34,7 +33,8 @@ class EtcdOperators:
         parsed = parse_etcd_address(address)
         self._engine.require_mesh(mesh)
         row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
-        if row is not None and not (row.engine == "etcd" and self._orders.order(mesh) is None):
+        follows = row is not None and row.engine == "etcd" and self._orders.order(mesh) is None
+        if row is not None and not (follows or (parsed.join and row.voter is None)):
             raise AlreadyExists(
                 f"the mesh {mesh!r} has voters already", hint=f"see: holdfast quorum status {mesh}"
             )
@@ -43,11 +43,11 @@ class EtcdOperators:
         try:
             if not parsed.join and row is None:
                 await self._found(mesh, etcd, place, limit_ms)
-            if row is None:
+            if not follows:
                 await self._orders.note_standing(mesh, etcd, timeout_ms=limit_ms)
         except HoldfastError:
-            if row is None:
-                await self._forget_unless_begun(mesh, gateway, etcd, place)
+            if not follows:
+                await self._forget_unless_begun(mesh, etcd, place)
             raise
         finally:
             await gateway.close()
@@ -64,9 +64,7 @@ class EtcdOperators:
                 "else give this one another name: scope=NAME",
             ) from None
 
-    async def _forget_unless_begun(
-        self, mesh: str, gateway: EtcdGateway, etcd: EtcdEngine, place: EtcdPlace
-    ) -> None:
+    async def _forget_unless_begun(self, mesh: str, etcd: EtcdEngine, place: EtcdPlace) -> None:
         """What was refused leaves nothing behind; what may have happened is kept, to go on."""
         state = etcd.known
         if state is not None and all(base.nonce != place.nonce for base in state.bases):

@@ -114,6 +114,7 @@ class EtcdOrder:
         self._confirmed: float | None = None
         self._answered: float | None = None
         self._missed = ""
+        self._incarnation = 0
         self._open = 0
 
     # --- life ----------------------------------------------------------------------------------
@@ -162,6 +163,13 @@ class EtcdOrder:
         if self.fold.position >= end.point.position:
             # Everything committed before the look is here.
             self._confirmed = max(begun, self._confirmed or begun)
+        is_next = end.state.incarnation > self._incarnation
+        self._incarnation = end.state.incarnation
+        if self._unit is not None and self._status is not None:
+            state = self._status.state
+            # The etcd answers again, or somebody has recovered its order.
+            if state is FollowState.WAITING or (state is FollowState.STUCK and is_next):
+                self._unit.wake()
         self._tell()
 
     def missed(self, error: HoldfastError) -> None:

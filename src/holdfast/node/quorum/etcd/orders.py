@@ -20,8 +20,7 @@ from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.node.quorum.etcd.order import EtcdOrder
 from holdfast.node.quorum.etcd.order_fold import Write
 from holdfast.rules.errors import BadInput, HoldfastError, NoVoters
-from holdfast.rules.etcd.standing import first_standing
-from holdfast.rules.quorum.state_rows import QuorumRow
+from holdfast.rules.etcd.standing import joined_standing
 from holdfast.rules.rows import JobRow
 from holdfast.storage.ports import Transaction
 from holdfast.transport.etcd_address import EtcdAddress, parse_etcd_address
@@ -167,9 +166,13 @@ class EtcdOrders:
     async def forget_place(self, mesh: str) -> None:
         await self._write("quorum.place", lambda tx: tx.job_drop(place_job(mesh)))
 
-    async def note_standing(self, mesh: str, etcd: EtcdEngine, *, timeout_ms: int) -> QuorumRow:
-        """Notes that this node follows the order in an etcd, from its beginning."""
+    async def note_standing(self, mesh: str, etcd: EtcdEngine, *, timeout_ms: int) -> None:
+        """Notes that this node follows the order in an etcd, from its beginning or from the last
+        commit that others have brought.
+        """
         state = (await etcd.end(timeout_ms=timeout_ms)).state
-        row = first_standing(mesh, state)
-        await self._write("quorum.init", lambda tx: tx.quorum_put(row))
-        return row
+
+        def note(tx: Transaction) -> None:
+            tx.quorum_put(joined_standing(mesh, tx.quorum_get(mesh), state))
+
+        await self._write("quorum.init", note)
