@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
 import pytest
 
+from holdfast.storage.ports import Transaction
 from support.linearizability import Call, Register, culprits, expect_linearizable, judge
 from support.order_worlds import (
     ENOUGH_MS,
@@ -22,7 +24,7 @@ from support.order_worlds import (
     title_of,
 )
 from support.seeds import seeds
-from support.voter_nodes import mission
+from support.voter_nodes import mission, until
 
 CLIENTS, CALLS, KEYS = 6, 20, 2
 Read = Callable[[OrderSeat, str], Awaitable[Any]]
@@ -40,6 +42,35 @@ def test_Q9_a_confirmed_read_sees_what_was_acknowledged_before_it(told: Told) ->
         assert status.coordinator in {seat.name for seat in world.seats}
         assert status.has_quorum
         assert status.applied <= status.committed
+
+    told(story)
+
+
+def test_Q9_a_confirmed_read_waits_for_a_fold_that_lags(told: Told) -> None:
+    async def story(world: OrderWorld) -> None:
+        ana, _, cy = world.seats
+        await put(ana, "lags", "old")
+        assert await read(cy, "lags") == "old"
+        let_on, held = threading.Event(), threading.Event()
+
+        def hold(tx: Transaction) -> None:
+            held.set()
+            assert let_on.wait(60)
+
+        # Another write of this home has the store: nothing is folded meanwhile.
+        holding = asyncio.create_task(asyncio.to_thread(cy.engine.write, "test", hold))
+        reading = None
+        try:
+            await asyncio.to_thread(held.wait, 60)
+            await put(ana, "lags", "new")
+            upto = ana.order.status().applied
+            reading = asyncio.create_task(read(cy, "lags"))
+            await until(lambda: cy.order.status().committed >= upto)
+            assert title_of(cy, "lags") == "old"
+        finally:
+            let_on.set()
+            await holding
+        assert await reading == "new"
 
     told(story)
 

@@ -378,6 +378,31 @@ def test_Q3_an_etcd_that_is_not_there_keeps_no_home_from_opening(tmp_path: Path)
     asyncio.run(bounded(story()))
 
 
+def test_Q8_after_a_long_outage_nobody_waits_for_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.node.quorum.etcd.order.backoff_ms", lambda *_: 3_600_000)
+
+    async def story() -> None:
+        seat = EtcdSeat(
+            make_home(tmp_path / "ana", "ana", MESH),
+            "ana",
+            etcd_server().ports[0],
+            OrderTiming(beat_ms=100, lost_ms=300),
+        )
+        await seat.up()
+        await seat.operators.init(MESH, seat.address(new_scope()))
+        await put(seat, "m", "before")
+        seat.cut()
+        await until(lambda: seat.order.follow_state == "waiting")
+        seat.mend()
+        await until(lambda: seat.order.status().has_quorum)
+        assert (await put(seat, "m", "after")).outcome == "applied"
+        await seat.close()
+
+    asyncio.run(bounded(story()))
+
+
 def test_Q10_who_lacks_the_commits_before_an_order_does_not_follow_it(tmp_path: Path) -> None:
     async def story() -> None:
         scope = new_scope()

@@ -102,7 +102,7 @@ class EtcdOrder:
         self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
         self.etcd, self.gateway = etcd, gateway
         self._engine, self._timing = engine, timing or OrderTiming()
-        self.fold = OrderFold(engine, mesh, write, gateway, etcd)
+        self.fold = OrderFold(engine, mesh, write, gateway, etcd, patience_ms=self._timing.lost_ms)
         self.fold.on_folded = self._folded
         self.fold.on_resumed = self._resumed
         self.coordination = Coordination(etcd, engine.ctx.peer, self, self._timing)
@@ -304,6 +304,10 @@ class EtcdOrder:
         if problem is not None:
             return "failed" if problem.code == QuorumSetBack.code else "must_rejoin"
         return "coordinator" if self.coordination.leads else "member"
+
+    @property
+    def follow_state(self) -> FollowState:
+        return FollowState.ENDED if self._status is None else self._status.state
 
     @property
     def has_quorum(self) -> bool:

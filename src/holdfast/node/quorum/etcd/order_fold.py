@@ -23,7 +23,7 @@ from holdfast.rules.errors import BadQuorumMessage, NoVoters, QuorumSetBack
 from holdfast.rules.etcd.entry import OrderedEntry, OrderPoint
 from holdfast.rules.etcd.payload import decode_timed
 from holdfast.rules.etcd.standing import after_set_back, standing_in
-from holdfast.rules.limits import ETCD_TRY_MS_MAX, QUORUM_FOLD_BYTES
+from holdfast.rules.limits import ETCD_LOST_MS, QUORUM_FOLD_BYTES
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.storage.ports import Transaction, Work
@@ -33,17 +33,24 @@ log = logging.getLogger("holdfast")
 
 Write = Callable[[str, Work[Any]], "asyncio.Future[Any]"]
 FOLD: Final = "quorum.fold"
-_PATIENCE_MS: Final = 10 * ETCD_TRY_MS_MAX
 
 
 class OrderFold:
     """How far this node is in one order. Belongs to one event loop."""
 
     def __init__(
-        self, engine: NodeEngine, mesh: str, write: Write, gateway: EtcdGateway, etcd: EtcdEngine
+        self,
+        engine: NodeEngine,
+        mesh: str,
+        write: Write,
+        gateway: EtcdGateway,
+        etcd: EtcdEngine,
+        *,
+        patience_ms: int = ETCD_LOST_MS,
     ) -> None:
+        """`patience_ms` is how long it tries to reach the etcd before it raises."""
         self._engine, self._mesh, self._write = engine, mesh, write
-        self._gateway, self._etcd = gateway, etcd
+        self._gateway, self._etcd, self._patience_ms = gateway, etcd, patience_ms
         self.position = self.standing().applied
         """The revision up to which everything of the order is folded, or passed over."""
         self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
@@ -105,7 +112,7 @@ class OrderFold:
         after = await self._resumed()
         self.position = after.position
         self.on_resumed()
-        follower = OrderFollower(self._gateway, self._etcd, after)
+        follower = OrderFollower(self._gateway, self._etcd, after, patience_ms=self._patience_ms)
         reading = asyncio.create_task(self._read(follower))
         reading.add_done_callback(lambda task: self._came.set())
         try:
@@ -128,7 +135,7 @@ class OrderFold:
             point = await self._point(row.applied)
             await self._check_past(row)
         except QuorumSetBack:
-            end = await self._etcd.recovered_end(timeout_ms=_PATIENCE_MS)
+            end = await self._etcd.recovered_end(timeout_ms=self._patience_ms)
             moved = after_set_back(row, end.state)
             if moved is None:
                 raise
@@ -154,7 +161,7 @@ class OrderFold:
         (last,) = self._engine.read(
             "quorum.last", lambda tx: tx.commit_range(self._mesh, row.number, 1)
         )
-        found = await self._etcd.find(last.id, timeout_ms=_PATIENCE_MS)
+        found = await self._etcd.find(last.id, timeout_ms=self._patience_ms)
         state, sequence = self._etcd.known, row.fence.sequence
         if found is None and state is not None and state.floor >= sequence:
             return  # it was forgotten, as it may be
@@ -164,7 +171,9 @@ class OrderFold:
             )
 
     async def _point(self, position: int) -> OrderPoint:
-        return await counted_point(self._gateway, self._etcd, position, timeout_ms=_PATIENCE_MS)
+        return await counted_point(
+            self._gateway, self._etcd, position, timeout_ms=self._patience_ms
+        )
 
     async def _read(self, follower: OrderFollower) -> None:
         async with aclosing(follower.pieces()) as pieces:
@@ -198,7 +207,7 @@ class OrderFold:
 
     async def _move(self, incarnation: int) -> None:
         """The first entry of another incarnation comes next."""
-        state = (await self._etcd.end(timeout_ms=_PATIENCE_MS)).state
+        state = (await self._etcd.end(timeout_ms=self._patience_ms)).state
 
         def move(tx: Transaction) -> None:
             row = tx.quorum_get(self._mesh)
