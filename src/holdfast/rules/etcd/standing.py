@@ -29,14 +29,15 @@ def joined_standing(mesh: str, row: QuorumRow | None, state: OrderState) -> Quor
     If the last of them is of this order, it goes on behind it: the sequence of a fence is the
     position of its entry. MustRejoin if it can go on nowhere.
     """
-    if row is None or row.fence is None or not state.bases:
+    fence = None if row is None else row.fence
+    if row is None or fence is None or not state.bases:
         return first_standing(mesh, state)
     row = msgspec.structs.replace(row, engine="etcd", voter=None, applied=0)
-    base = state.base(row.fence.incarnation)
+    base = state.base(fence.incarnation)
     if base is None:
         return standing_in(row, state, max(row.incarnation, state.bases[0].incarnation))
     return msgspec.structs.replace(
-        row, incarnation=base.incarnation, tag=base.nonce, applied=row.fence.sequence
+        row, incarnation=base.incarnation, tag=base.nonce, applied=fence.sequence
     )
 
 
