@@ -38,6 +38,7 @@ EXPECTED = {
     "operating.md",
     "pipeline.md",
     "promises.md",
+    "quorum.md",
     "tour.md",
     "zones.md",
 }

@@ -16,6 +16,10 @@
     listen = ["0.0.0.0:7412"]          # where peers reach this node; nowhere if it is not set
     peers = ["bo@192.168.1.7:7412"]    # where trusted peers are, for networks without mDNS
 
+    [quorum]
+    minority = "reject"    # what is done with strong writes while there is no quorum; else: queue
+    auth_channel = true    # whether keys of providers are exchanged; auth_peers says with whom
+
 A key that is not known is refused: a user would not notice a setting that is ignored.
 """
 
@@ -30,7 +34,14 @@ import msgspec
 
 from holdfast.rules.bus.sealing import SealSource
 from holdfast.rules.errors import BadInput
-from holdfast.rules.limits import BUS_PORT, KIB, MIB
+from holdfast.rules.limits import (
+    BUS_PORT,
+    KIB,
+    MIB,
+    QUORUM_COMMIT_MS,
+    QUORUM_SNAPSHOT_MS,
+    QUORUM_WAIT_MS_MAX,
+)
 from holdfast.rules.names import check_peer
 from holdfast.rules.outbox import Policies, Policy
 from holdfast.rules.web_access import WebAccess, web_access
@@ -114,6 +125,33 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return any(not is_loopback(parse_address(place).host) for place in self.addresses)
 
 
+class QuorumSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of the quorums that this node takes part in."""
+
+    minority: Literal["queue", "reject"] = "queue"
+    """What this node does with strong writes while it reaches no quorum: they wait on its disk, or
+    are refused. The settings of a mesh (`mesh_settings`) count more than this."""
+    commit_timeout_ms: int = QUORUM_COMMIT_MS
+    """How long a strong write waits for its commit, and a read for its confirmation."""
+    snapshot_interval_ms: int = QUORUM_SNAPSHOT_MS
+    """How often a snapshot of the committed state is recorded, for reads without a quorum."""
+    auth_channel: bool = False
+    """Whether auth material (keys and tokens of providers) is taken and given at all."""
+    auth_peers: list[str] = []
+    """Peers that may bring and fetch auth material by their signed hello, or over the bus; this
+    node's own user always may."""
+
+    def check(self) -> None:
+        for name in ("commit_timeout_ms", "snapshot_interval_ms"):
+            value: int = getattr(self, name)
+            if not 1 <= value <= QUORUM_WAIT_MS_MAX:
+                raise BadInput(
+                    f"{name} is {value}", hint=f"write 1 to {QUORUM_WAIT_MS_MAX} milliseconds"
+                )
+        for peer in self.auth_peers:
+            check_peer(peer)
+
+
 def dial_address(text: str) -> str:
     """HOST:PORT of a peer; without a port, the usual one."""
     place = _place(text)
@@ -157,6 +195,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
     outbox: OutboxSettings = OutboxSettings()
     bus: BusSettings = BusSettings()
+    quorum: QuorumSettings = QuorumSettings()
     hook_message: list[str] = []
     """A command that the daemon runs for each message, with the message as JSON on its stdin."""
     hook_outbox: list[str] = []
@@ -188,6 +227,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         age = self.outbox.max_age_hours
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
+        self.quorum.check()
         _ = self.tcp_address, self.listen_address, self.disk_limit_bytes, self.web
         _ = self.bus.addresses, self.bus.static_peers, self.bus.is_discovering, self.bus.seal_source
         return self

@@ -1025,6 +1025,12 @@ BUS_CLOCK_NOTED_MS: Final = HOUR_MS
 """How often a bus writes down what the clock shows, so that its next process notices a leap."""
 BUS_SWEEP_MS: Final = 60 * SECOND_MS
 """How often messages are removed that waited for an absent peer for longer than they may."""
+BUS_RIGHTS_MS: Final = 60 * SECOND_MS
+"""How often a member looks whether a right that an owner gave it has to be renewed."""
+BUS_LIFE_LOOK_MS: Final = SECOND_MS
+"""How often a link looks whether the sign of life has come that it has asked for."""
+BUS_LATE_MS: Final = 100
+"""A look that is this late tells that the process stood still; the peer has as much longer."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
@@ -1129,6 +1135,12 @@ QUORUM_COMPACT_BYTES: Final = 8 * MIB
 """Bytes of entries that can go, so that a log is shortened."""
 QUORUM_SNAPSHOT_BYTES_MAX: Final = 64 * 1024 * MIB
 """The largest snapshot of a group that is taken in; a larger one is refused."""
+QUORUM_PAGE_BYTES: Final = 128 * KIB
+"""About so many bytes of rows make one page of a snapshot of what was committed."""
+QUORUM_PAGE_BYTES_MAX: Final = 64 * MIB
+"""The largest page of such a snapshot: one row may be as large as an envelope with its record."""
+QUORUM_STAGE_ROWS: Final = 500
+"""Rows of a snapshot that are stored in one transaction, before it takes its place."""
 QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
 """After so many ticks without a word of its receiver a snapshot is given up, and a receiver that
 has refused one gets the next."""
@@ -1196,10 +1208,9 @@ AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
 QUORUM_LOST_AFTER_MS: Final = 60 * SECOND_MS
 """How long a node is silent before a quorum may declare it lost, unless its mesh has a setting."""
 QUORUM_COMMIT_MS: Final = 5 * SECOND_MS
-"""How long a strong write waits for a quorum before it is queued or refused, unless its caller says
-otherwise; a try of a write that waits has as long."""
-QUORUM_CONFIRM_MS: Final = 5 * SECOND_MS
-"""How long a linearizable read waits for its confirmation, unless its caller says otherwise."""
+"""How long a strong write waits for a quorum before it is queued or refused, and a read for its
+confirmation, unless its caller or the settings say otherwise; a try of a write that waits has as
+long."""
 QUORUM_WAIT_MS_MAX: Final = 10 * 60 * SECOND_MS
 """The longest time that a caller may give a strong write, a read or the wait for a lease."""
 QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
@@ -1207,10 +1218,21 @@ QUORUM_ABANDON_MS: Final = 2 * SECOND_MS
 QUORUM_SNAPSHOT_MS: Final = 30 * SECOND_MS
 """How often a node records what it last knew of a mesh while its reads are fresh: degraded reads
 name that snapshot."""
+QUORUM_DUTIES_AT_ONCE: Final = 256
+"""Leases that a coordinator lets expire, or tasks that it hands over, at a time; the rest
+follows."""
 LEASE_TTL_MS: Final = 30 * SECOND_MS
 """How long a lease lasts without a renewal, unless its holder asks for another time."""
 LEASE_RENEW_PAUSE_MS: Final = 200
 """How long a holder waits after a renewal that found no quorum before it sends the next."""
+QUORUM_PAGE_ROWS: Final = 500
+"""Entities, revisions, leases, writes or conflicts in one answer; more come with the next."""
+QUORUM_CONFLICTS_COUNTED: Final = 1000
+"""So far the conflicts that wait are counted for a status."""
+LEASE_GRACE_MS: Final = 10 * SECOND_MS
+"""How long a command that lost its lease may take to end before it is killed."""
+SYNC_ENVELOPES_MAX: Final = 100
+"""Envelopes in one call of the source's mesh sync; more are refused."""
 # etcd as the quorum
 ETCD_ENDPOINTS_MAX: Final = 16
 """Members of an etcd that an address may name; more are refused."""

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.node.library.aio_lease import AsyncLease
-from holdfast.rules.errors import BadKey, FenceTooOld, LeaseHeld, LeaseNotHeld, NoQuorum, OverLimit
+from holdfast.rules.errors import (
+    BadKey,
+    FenceTooOld,
+    LeaseHeld,
+    LeaseNotHeld,
+    NoQuorum,
+    OutcomeUnknown,
+    OverLimit,
+)
 from holdfast.rules.limits import LEASE_TTL_MS_MAX, LEASE_TTL_MS_MIN
 from holdfast.rules.quorum.fence import parse_order
 from holdfast.rules.quorum.intents import Guard
@@ -62,6 +71,9 @@ def test_Q4_whoever_waits_gets_the_lease_when_it_is_given_back(kind: str, tmp_pa
             async def next_one() -> None:
                 async with bob.lease("deploy", LONG_MS, wait_ms=LONG_MS) as lease:
                     got.append(lease.check())
+                    row = home.read(lambda tx: tx.lease_get(MESH, "deploy"))
+                    assert row is not None
+                    assert row.renewed != row.grant, "its time counts from a renewal of its own"
 
             async with ana.lease("deploy", LONG_MS) as first:
                 waits = asyncio.create_task(next_one())
@@ -199,5 +211,27 @@ def test_Q4_names_and_times_that_no_lease_can_have_are_refused(kind: str, tmp_pa
             with pytest.raises(BadKey):
                 mesh.lease("")
             assert home.shared.proposed == []
+
+    run(story)
+
+
+def test_Q4_a_request_whose_answer_was_lost_is_given_up(kind: str, tmp_path: Path) -> None:
+    """Else it would be granted later, and held by nobody."""
+
+    async def story() -> None:
+        async with async_meshes(kind, tmp_path) as ((home, mesh),):
+            propose = home.order.propose
+
+            async def lost(id: bytes, raw: bytes, *, timeout_ms: int) -> Any:
+                home.order.propose = propose  # type: ignore[method-assign]
+                home.shared.held.append(raw)
+                raise OutcomeUnknown("the answer was lost")
+
+            home.order.propose = lost  # type: ignore[method-assign]
+            with pytest.raises(OutcomeUnknown):
+                async with mesh.lease("deploy", LONG_MS):
+                    pass
+            await home.shared.release()
+            assert holder(home) is None
 
     run(story)

@@ -188,6 +188,20 @@ def test_B6_a_link_that_takes_long_to_carry_much_is_not_taken_for_dead() -> None
     apart.close()
 
 
+def test_B6_an_answer_that_takes_no_measurable_time_is_a_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart = PeersApart(6)
+    apart.dial_at("ana", 0)
+    apart.pass_ms(1_000)
+    # As on one machine, by a clock that counts milliseconds.
+    monkeypatch.setattr(apart.network, "delay", lambda: 0)
+    apart.pass_ms(120_000)
+    for side in apart.peers.values():
+        assert not side.told.ended
+    apart.close()
+
+
 def test_B6_who_proves_no_key_in_time_is_cut_off() -> None:
     apart = PeersApart(5)
     ana = apart.peers["ana"]

@@ -36,6 +36,7 @@ from holdfast.rules.errors import (
     TooMany,
 )
 from holdfast.rules.limits import (
+    BUS_LIFE_LOOK_MS,
     BUS_PAGES_WINDOW_BYTES,
     BUS_PONG_MS_MAX,
     BUS_WINDOW_BYTES,
@@ -118,6 +119,9 @@ class PeerLink:
         self._token = 0
         self._heard = self.since
         self._asked: float | None = None
+        """When a sign of life was asked for, as long as nothing was heard since. A clock of
+        milliseconds shows no time between a question and an answer on the same machine.
+        """
         self._asked_by = 0
         """The token of our own last ping."""
         self._unsent = 0
@@ -125,6 +129,8 @@ class PeerLink:
         self._is_over = False
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the link has ended, with what ended it."""
+        self._look_at = self.since
+        """When the next look is due."""
         self._timer = self._loop.call_soon(self._look)
 
     def begin(self) -> None:
@@ -181,7 +187,7 @@ class PeerLink:
     # --- receiving ---------------------------------------------------------------------------
 
     def heard(self) -> None:
-        self._heard = self._loop.time()
+        self._heard, self._asked = self._loop.time(), None
 
     def take(self, frame: RawFrame) -> None:
         code, place, body = frame
@@ -260,12 +266,15 @@ class PeerLink:
 
     def doubt(self) -> None:
         """There is a reason to think that the peer is gone: it is asked now for a sign of life."""
-        if self._is_over or (self._asked is not None and self._asked >= self._heard):
+        if self._is_over or self._asked is not None:
             return
         self._timer.cancel()
-        self._pings.pop(self._asked_by, None)
+        self._ask_for_life()
+        self._look_in(BUS_LIFE_LOOK_MS / SECOND_MS)
+
+    def _ask_for_life(self) -> None:
+        self._pings.pop(self._asked_by, None)  # the peer spoke, but did not answer
         self._asked, self._asked_by = self._loop.time(), self._ask(None)
-        self._timer = self._loop.call_later(BUS_PONG_MS_MAX / SECOND_MS, self._look)
 
     def _ask(self, answer: asyncio.Future[float] | None) -> int:
         self._token += 1
@@ -285,19 +294,23 @@ class PeerLink:
         """Looks whether the peer is still there. That it takes what it is sent is a sign of life
         too: our question may stand behind megabytes on a slow line.
         """
-        now, unsent = self._loop.time(), self._connection.unsent
+        unsent = self._connection.unsent
         if unsent < self._unsent:
-            self._heard = now
+            self.heard()
         self._unsent = unsent
-        check = life_check(now, self._heard, self._asked)
+        check = life_check(self._loop.time(), self._heard, self._asked, self._look_at)
         if check.dead:
             self._connection.abort()
             self._over(PeerUnreachable(f"{self.name} gives no sign of life"))
             return
+        self._asked = check.asked
         if check.ask:
-            self._pings.pop(self._asked_by, None)  # the peer spoke, but did not answer
-            self._asked, self._asked_by = now, self._ask(None)
-        self._timer = self._loop.call_later(check.again_s, self._look)
+            self._ask_for_life()
+        self._look_in(check.again_s)
+
+    def _look_in(self, wait_s: float) -> None:
+        self._look_at = self._loop.time() + wait_s
+        self._timer = self._loop.call_later(wait_s, self._look)
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from holdfast.bus.links.tls_net import TlsNet
 from holdfast.bus.options import BusOptions
 from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
+from holdfast.node.bus.auth_channel import AuthChannel
+from holdfast.node.bus.auth_material import AuthMaterial
 from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
@@ -39,7 +41,7 @@ from holdfast.node.quorum.etcd.orders import EtcdOrders
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
 from holdfast.node.quorum.voter_service import VoterService
-from holdfast.node.settings import Settings
+from holdfast.node.settings import QuorumSettings, Settings
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.quorum_requests import OPERATE
@@ -85,7 +87,10 @@ class BusHost:
         orders.on_order = self.quorum.look
         self._orders = orders
         self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
+        self.quorum.settings = settings.quorum
         self._member_peers.static = settings.bus.static_peers
+        self._peers = HomeDirectory(engine, self.directory, self._member_peers, self._rights)
+        self.auth = AuthChannel(AuthMaterial(engine, paths), self._own_key, settings.quorum)
         self._write = writer.write
         self._store = SqliteMeshStore(
             store,
@@ -133,6 +138,7 @@ class BusHost:
         host.api.meshes_changed = host._meshes_changed
         host.api.exchanged = host._exchanged
         host.api.look_again = host.refresh
+        host.api.quorum = host.quorum
         host._lock = lock
         return host
 
@@ -175,6 +181,7 @@ class BusHost:
             self.exchange.know_orders(self._orders.brings)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
+            self.auth.start(self.bus, self._peers)
         except BaseException:
             await self.bus.close()
             raise
@@ -197,7 +204,7 @@ class BusHost:
                 name=self._own_key.name,
                 listen=tuple(settings.bus.addresses),
                 store=self._store,
-                peers=HomeDirectory(self._engine, self.directory, self._member_peers, self._rights),
+                peers=self._peers,
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
                 batch=settings.bus.batch,
@@ -238,6 +245,13 @@ class BusHost:
     ) -> ServedHere:
         """Offers a service that another process answers."""
         return await self.api.serve(service, answered_by(ask), most=most)
+
+    def set_quorum(self, settings: QuorumSettings) -> None:
+        """The operator says what is done without a majority, how long is waited, and with whom auth
+        material is exchanged.
+        """
+        self.quorum.settings = settings
+        self.auth.set(settings)
 
     def set_static(self, static: Mapping[str, tuple[str, ...]]) -> None:
         """The operator says where peers are."""

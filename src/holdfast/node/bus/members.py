@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -73,7 +73,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.invites import SECRET_BYTES, PeerInvite, digest
 from holdfast.rules.keys import parse_card, text_of
-from holdfast.rules.limits import BUS_JOIN_MS
+from holdfast.rules.limits import BUS_JOIN_MS, BUS_RIGHTS_MS, SECOND_MS
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader, Transaction, Work
 from holdfast.transport.remote_errors import error_by_code
@@ -151,6 +151,7 @@ class MeshMembers:
         ):
             bus.serve(service, handler)
         bus.attach(self)
+        self._spawn(self._keep_rights())
 
     # --- LinkPart ------------------------------------------------------------------------------
 
@@ -463,8 +464,9 @@ class MeshMembers:
             self._changed(adopted, heard_from if adopted is offered else None)
             await self._running_bus().refresh_peers()
             self._link_anew()
-            self._renew_if_due(offered.mesh)
         now_held = self.peers.held_mesh(offered.mesh)
+        if adopted is not None and now_held is not None:
+            self._renew_due([now_held])
         if now_held is not None and is_newer(offered, now_held.members):
             log.warning("%s has a list of %s that forgets some", heard_from.hex(), offered.mesh)
             link = self._links.get(heard_from)
@@ -490,13 +492,23 @@ class MeshMembers:
         tx.bus_mesh_put(msgspec.structs.replace(row, owner=after.owner, members=after.raw))
         return after
 
-    def _renew_if_due(self, mesh: str) -> None:
+    async def _keep_rights(self) -> None:
+        """A right can become due while the link to the owner stands, and so can one that the owner
+        gave by a clock that was ahead: nothing but the time tells.
+        """
+        while True:
+            await asyncio.sleep(BUS_RIGHTS_MS / SECOND_MS)
+            try:
+                self._renew_due(self.peers.held())
+            except HoldfastError as error:
+                log.warning("no look at the rights in meshes: %s", error.message)
+
+    def _renew_due(self, meshes: Iterable[HeldMesh]) -> None:
         """The owner may have given this node more, or have another key now."""
-        held = self.peers.held_mesh(mesh)
-        if held is not None and self._is_due(held):
-            for link in list(self._links.values()):
-                if self.peers.owns(link.peer, held):
-                    self._spawn(self._ask_news(link))
+        due = [held for held in meshes if self._is_due(held)]
+        for link in list(self._links.values()):
+            if any(self.peers.owns(link.peer, held) for held in due):
+                self._spawn(self._ask_news(link))
 
     def _link_anew(self) -> None:
         """What this node was given is shown when a link begins. One that stands, because the peer

@@ -32,6 +32,7 @@ from holdfast.node.bus.event_stream import EventStream
 from holdfast.node.bus.members import JoinedOverBus
 from holdfast.node.bus.standing import BusStanding
 from holdfast.node.quorum.api import QuorumApi
+from holdfast.node.quorum.remote import RemoteQuorum
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.destinations import check_priority
 from holdfast.rules.errors import BadAnswer, HoldfastError, NoDaemon, Unreachable
@@ -50,7 +51,7 @@ class RemoteBus:
     def __init__(self, address: str) -> None:
         self._address = address
         self._open: dict[RemoteMessages | RemoteService, None] = {}
-        self.quorum: QuorumApi | None = None
+        self.quorum: QuorumApi | None = RemoteQuorum(address)
 
     async def send(
         self,

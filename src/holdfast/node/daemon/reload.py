@@ -70,6 +70,7 @@ class Reloader:
             api.sync_manager.set_outbox(after.outbox.policies, after.outbox.max_age_hours)
         if api.bus is not None:
             api.bus.set_static(after.bus.static_peers)
+            api.bus.set_quorum(after.quorum)
         if api.hooks is not None:
             api.hooks.passed_on = tuple(after.hook_environment)
         if api.message_watch is not None:

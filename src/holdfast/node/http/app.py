@@ -7,7 +7,6 @@ from holdfast.node.http import (
     brokers,
     bus,
     changes,
-    commits,
     consumers,
     digests,
     events,
@@ -24,12 +23,23 @@ from holdfast.node.http import (
     status,
     version,
 )
+from holdfast.node.http.quorum import (
+    commits,
+    entities,
+    mesh_sync,
+    nodes,
+    operators,
+    settings,
+    strong,
+    waiting,
+)
 from holdfast.service.http import docs_page, hello, openapi
 from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers, bus),
     *(append, facts, changes, ranges, commits, consumers, objects, digests),
+    *(operators, strong, entities, waiting, mesh_sync, nodes, settings),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )
 

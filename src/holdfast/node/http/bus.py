@@ -22,7 +22,7 @@ from holdfast.node.bus.host import BusHost
 from holdfast.node.bus.members import JoinedOverBus
 from holdfast.node.bus.standing import BusStanding
 from holdfast.node.http.bus_streams import MessageStream, RequestStream, event
-from holdfast.node.http.context import NodeRequest
+from holdfast.node.http.context import NodeRequest, waited
 from holdfast.rules.errors import (
     AlreadyExists,
     BadAnswer,
@@ -85,7 +85,7 @@ async def _send(call: NodeRequest) -> Response:
     until the peer appears.
     """
     asked = await json_body(call, documents.BusSend, BODY_BYTES_MAX)
-    sent = await _waited(
+    sent = await waited(
         call,
         bus_of(call).api.send(
             asked.to,
@@ -114,7 +114,7 @@ async def _publish(call: NodeRequest) -> Response:
     durable subscription and are away.
     """
     asked = await json_body(call, documents.BusPublish, BODY_BYTES_MAX)
-    done = await _waited(
+    done = await waited(
         call,
         bus_of(call).api.publish(
             asked.topic,
@@ -144,7 +144,7 @@ async def _request(call: NodeRequest) -> Response:
     the request.
     """
     asked = await json_body(call, documents.BusAsk, BODY_BYTES_MAX)
-    reply = await _waited(
+    reply = await waited(
         call,
         bus_of(call).api.request(
             asked.to,
@@ -176,7 +176,7 @@ async def _request(call: NodeRequest) -> Response:
 async def _ping(call: NodeRequest) -> Response:
     """How long it takes to a peer and back."""
     asked = await json_body(call, documents.BusPing)
-    ms = await _waited(call, bus_of(call).api.ping(asked.peer))
+    ms = await waited(call, bus_of(call).api.ping(asked.peer))
     return call.answer(documents.BusPong(asked.peer, ms))
 
 
@@ -195,7 +195,7 @@ async def _join(call: NodeRequest) -> Response:
     """Join a mesh that has no broker: its owner is looked for, and asked to let this node in."""
     asked = await json_body(call, documents.BusJoin)
     wait_ms = min(max(asked.wait_ms, 1), BUS_JOIN_MS)
-    return call.answer(await _waited(call, bus_of(call).api.join(asked.invite, wait_ms=wait_ms)))
+    return call.answer(await waited(call, bus_of(call).api.join(asked.invite, wait_ms=wait_ms)))
 
 
 @routes.post(
@@ -212,7 +212,7 @@ async def _join(call: NodeRequest) -> Response:
 async def _leave(call: NodeRequest) -> Response:
     """Tell the owner of a mesh without a broker that this node leaves it."""
     asked = await json_body(call, documents.BusLeave)
-    await _waited(call, bus_of(call).api.leave(asked.mesh))
+    await waited(call, bus_of(call).api.leave(asked.mesh))
     return call.answer(documents.BusLeft(asked.mesh))
 
 
@@ -367,19 +367,6 @@ def bus_of(call: NodeRequest) -> BusHost:
     if host is None:
         raise BusClosed("this daemon holds no bus", hint="set enabled in [bus] and start it again")
     return host
-
-
-async def _waited(call: NodeRequest, work: Coroutine[Any, Any, T]) -> T:
-    """What the work returns. It is cancelled if the client goes away."""
-    done: list[T] = []
-
-    async def run() -> bool:
-        done.append(await work)
-        return True
-
-    if not await call.wait_for(run):
-        raise RequestCancelled("the client did not wait for the answer")
-    return done[0]
 
 
 async def _in_time(work: Coroutine[Any, Any, bool]) -> bool:

@@ -9,7 +9,7 @@ read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,13 @@ from starlette.types import Receive, Scope
 
 from holdfast.node.http.bus_streams import BusStreams
 from holdfast.rules import limits
-from holdfast.rules.errors import BadInput, BadToken, HoldfastError, NotGranted
+from holdfast.rules.errors import (
+    BadInput,
+    BadToken,
+    HoldfastError,
+    NotGranted,
+    RequestCancelled,
+)
 from holdfast.service.caller import LOCAL, Caller
 from holdfast.service.http.request import (
     ANYONE,
@@ -129,6 +135,19 @@ class NodeRequest(Request[NodeApi]):
         """
         timeout_s = timeout_ms / limits.SECOND_MS
         return await self.wait_for(lambda: self.api.log_watch.wait(beyond, timeout_s))
+
+
+async def waited(call: NodeRequest, work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns. It is cancelled if the client goes away."""
+    done: list[T] = []
+
+    async def run() -> bool:
+        done.append(await work)
+        return True
+
+    if not await call.wait_for(run):
+        raise RequestCancelled("the client did not wait for the answer")
+    return done[0]
 
 
 def check_still(call: NodeRequest) -> None:

@@ -7,7 +7,7 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import (
@@ -24,6 +24,7 @@ from holdfast.node.core.views import Consumer
 from holdfast.node.http.bus_metrics import bus_metrics
 from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.http.message_metrics import message_metrics
+from holdfast.node.http.quorum.figures import QuorumFigures, quorum_figures, quorum_metrics
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.sync.status import BrokerStatus, MeshStatus
 from holdfast.rules.broker_sync import SyncState
@@ -49,7 +50,8 @@ async def _scrape(call: NodeRequest) -> Response:
     """Figures for Prometheus."""
     call.require_trusted()
     bus = None if call.api.bus is None else await call.api.bus.api.standing()
-    return await exposition(call, DaemonMetrics(call.api, bus))
+    quorums = await quorum_figures(call.api)
+    return await exposition(call, DaemonMetrics(call.api, bus, quorums))
 
 
 class _Standing(NamedTuple):
@@ -62,8 +64,13 @@ class _Standing(NamedTuple):
 class DaemonMetrics(ServiceCollector):
     """Everything that is measured of one daemon."""
 
-    def __init__(self, api: NodeApi, bus: BusStanding | None = None) -> None:
-        self._api, self._bus = api, bus
+    def __init__(
+        self,
+        api: NodeApi,
+        bus: BusStanding | None = None,
+        quorums: Sequence[QuorumFigures] = (),
+    ) -> None:
+        self._api, self._bus, self._quorums = api, bus, quorums
 
     def collect(self) -> Iterator[Metric]:
         api = self._api
@@ -82,6 +89,7 @@ class DaemonMetrics(ServiceCollector):
         yield from message_metrics(api)
         if self._bus is not None:
             yield from bus_metrics(self._bus)
+        yield from quorum_metrics(self._quorums)
         yield from self._work()
         yield from self._calls()
 

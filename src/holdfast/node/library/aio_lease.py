@@ -24,7 +24,14 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.quorum_reach import Reach
 from holdfast.node.quorum.api import QuorumApi
 from holdfast.rules.bodies import Body, encode_body
-from holdfast.rules.errors import HoldfastError, LeaseHeld, LeaseNotHeld, NoQuorum, Unknown
+from holdfast.rules.errors import (
+    HoldfastError,
+    LeaseHeld,
+    LeaseNotHeld,
+    NoDaemon,
+    NoQuorum,
+    Unknown,
+)
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
     LEASE_RENEW_PAUSE_MS,
@@ -35,6 +42,7 @@ from holdfast.rules.limits import (
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import (
     Guard,
+    IntentAbandon,
     LeaseAcquire,
     LeaseRelease,
     LeaseRenew,
@@ -68,6 +76,8 @@ class AsyncLease:
         self.name, self.ttl_ms = check_lease_name(name), check_ttl(ttl_ms)
         self._wait_ms, self._clock_ms = wait_ms, clock_ms
         self._session = b""
+        self._asked = self._is_committed = False
+        """Whether the request may be in the order, and whether it is."""
         self._grant: FenceToken | None = None
         self._sent_at = self._stops_at = 0
         self._renewing: asyncio.Task[None] | None = None
@@ -116,11 +126,9 @@ class AsyncLease:
         self._session = self._engine.ctx.new_id()
         try:
             await self._acquire(api)
-        except LeaseHeld:
-            raise
         except BaseException:
-            # It may have been granted, or still be: then nobody would hold it.
-            await self._withdraw(api)
+            if self._asked:
+                await self._withdraw(api)  # else it might be granted, and held by nobody
             raise
         self._renewing = asyncio.create_task(self._renew(api))
         return self
@@ -146,14 +154,21 @@ class AsyncLease:
     async def _acquire(self, api: QuorumApi) -> None:
         sent = self._clock_ms()
         waits = self._wait_ms > 0
-        await self._intend(api, "lease.acquire", LeaseAcquire(self.ttl_ms, waits), self._session)
+        try:
+            self._asked = True
+            await self._intend(
+                api, "lease.acquire", LeaseAcquire(self.ttl_ms, waits), self._session
+            )
+        except (LeaseHeld, NoQuorum):
+            self._asked = False
+            raise
+        self._is_committed = True
         if not self._is_holder():
             left = self._wait_ms - (self._clock_ms() - sent)
             granted = await api.lease_granted(
                 self._mesh, self.name, self._session, timeout_ms=max(0, left)
             )
             if not granted:
-                await self._withdraw(api)
                 raise LeaseHeld(f"lease {self.name!r} was not free within {self._wait_ms} ms")
             # When it was granted is known to others only; so the time counts from a renewal.
             sent = self._clock_ms()
@@ -185,7 +200,7 @@ class AsyncLease:
                 await self._intend(
                     *(api, "lease.renew", LeaseRenew(self._session, self.ttl_ms)), within_ms=left
                 )
-            except (NoQuorum, Unknown) as error:
+            except (NoDaemon, NoQuorum, Unknown) as error:
                 log.info("lease %s was not renewed yet: %s", self.name, error.message)
                 at = min(self._clock_ms() + LEASE_RENEW_PAUSE_MS, self._stops_at)
             except HoldfastError as error:
@@ -202,6 +217,15 @@ class AsyncLease:
     async def _withdraw(self, api: QuorumApi) -> None:
         """Gives it back, or the place in the line. Without a quorum it runs out by itself."""
         try:
+            if not self._is_committed:  # then it must not be, later
+                abandon = encode_body(IntentAbandon(self._session))
+                await api.intend(
+                    self._mesh,
+                    "intent.abandon",
+                    id_text(self._session),
+                    abandon,
+                    timeout_ms=QUORUM_COMMIT_MS,
+                )
             await self._intend(api, "lease.release", LeaseRelease(self._session))
         except HoldfastError as error:
             log.warning("lease %s was not given back, and runs out: %s", self.name, error.message)

@@ -54,6 +54,7 @@ class AsyncTurns(AsyncWriter[Tasks]):
     def __init__(self, writer: LoopWriter, sync: Tasks, reach: Reach | None = None) -> None:
         super().__init__(writer, sync)
         self._reach = reach
+        self._has_voters = False
 
 
 def written(
@@ -80,10 +81,13 @@ def turned(
     async def call(self: AsyncTurns, /, *args: P.args, **kwargs: P.kwargs) -> TaskRow:
         work: ThenTask = prepare(self._sync, *args, **kwargs)
         try:
-            return await self._writer.write(operation, work)
+            if not self._has_voters:
+                return await self._writer.write(operation, work)
         except HasVoters:
             if self._reach is None:
                 raise
+            self._has_voters = True
+        assert self._reach is not None, "else it was raised"
         return await ask_turn(self._writer.engine, self._reach, work.change)
 
     return call

@@ -260,6 +260,7 @@ class Tasks(_Family):
     ) -> None:
         super().__init__(engine, mesh)
         self._bus = bus
+        self._has_voters = False
 
     @turns("task.create")
     def create(

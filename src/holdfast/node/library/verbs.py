@@ -44,6 +44,8 @@ def opened_bus(bus: Callable[[], NodeBus] | None) -> NodeBus:
 
 class HasBus(HasEngine, Protocol):
     _bus: Callable[[], NodeBus] | None
+    _has_voters: bool
+    """A turn was refused because the mesh has voters: the next need not try."""
 
 
 B = TypeVar("B", bound=HasBus)
@@ -61,10 +63,12 @@ def turns(
         def verb(self: B, /, *args: P.args, **kwargs: P.kwargs) -> TaskRow:
             work = prepare(self, *args, **kwargs)
             try:
-                return self._engine.write(operation, work)
+                if not self._has_voters:
+                    return self._engine.write(operation, work)
             except HasVoters:
                 if self._bus is None:
                     raise
+                self._has_voters = True
             # It brings asyncio with it, which a mesh without voters does not need.
             from holdfast.node.library.strong_tasks import ask_turn
 

@@ -2,7 +2,8 @@
 
 The broker hears of it first. A guest ends its membership; the owner takes the mesh away from the
 broker, and from everybody who shares it there (they keep what they have). Then the mesh here is
-made personal, which ends its lane, and what still waited in it is given up.
+made personal, which ends its lane, and what still waited in it is given up. Which mesh it was is
+noted: it may be joined again (`rejoin.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.sharing import join, publish
 from holdfast.node.sharing.publish import OWNER
+from holdfast.node.sharing.rejoin import note_left
 from holdfast.node.snapshots import jobs
 from holdfast.node.snapshots.mesh_export import GIVEN_UP
 from holdfast.rules.errors import Conflict, NotAMember, NotFound
@@ -54,6 +56,7 @@ def make_personal(engine: NodeEngine, mesh: str) -> Left:
     def turn(tx: Transaction) -> None:
         row = tx.mesh_get(mesh)
         assert row is not None
+        note_left(tx, row, engine.ctx.now_ms())
         tx.mesh_change(
             msgspec.structs.replace(
                 row,

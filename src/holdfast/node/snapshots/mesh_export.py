@@ -12,7 +12,7 @@ so that it can be stored between two pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from holdfast.node.core.fold import current_version
@@ -155,13 +155,16 @@ def _was_refused(tx: Reader, entry: Entry) -> bool:
 
 def has_forgotten(tx: Reader, mesh: str) -> bool:
     """Whether the log lacks anything that a table of the mesh still shows."""
+    return next(tables_of(tx, mesh), None) is not None
+
+
+def tables_of(tx: Reader, mesh: str) -> Iterator[bytes]:
+    """What tables of the mesh still show and the log lacks, rebuilt."""
     place: Place | None = [1, _BEGINNINGS[1]]
     export = MeshExport(tx, mesh, 0)
     while place is not None and tx.log_bounds()[0] > 1:
         raws, place = export.piece(place)
-        if raws:
-            return True
-    return False
+        yield from raws
 
 
 _REPLACING: Final = ("state", "memory", "file")

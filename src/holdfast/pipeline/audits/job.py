@@ -14,8 +14,14 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.audits import conflicts, delays, fences, growth
+from holdfast.pipeline.audits import commits, conflicts, delays, fences, growth
 from holdfast.pipeline.audits.arrays import Spans
+from holdfast.pipeline.audits.commits import (
+    CommitOrder,
+    judge_commit_fences,
+    judge_commit_gaps,
+    judge_order,
+)
 from holdfast.pipeline.audits.conflicts import CONFLICTS, HOT_SPOTS, Overrides, versions_of
 from holdfast.pipeline.audits.delays import LAG, STALENESS, delays_of, lag_of, staleness_of
 from holdfast.pipeline.audits.fences import FENCES, judge_fences
@@ -62,6 +68,7 @@ OF_BRONZE: Final = BY_RUNS | {
 _OF_VERSIONS: Final = frozenset({HOT_SPOTS.name, CONFLICTS.name})
 _OF_DELAYS: Final = frozenset({LAG.name, STALENESS.name})
 _OF_ASIDE: Final = frozenset({ORPHANS.name, SIGNATURES.name, REFUSED.name})
+_OF_COMMITS: Final = frozenset({FENCES.name, GAPS.name})
 _RUN_COLUMNS: Final = (
     *(*AGAIN, "mesh", "origin", "origin_epoch", "seq", "lamport"),
     *("entity", "created_at", "base_lamport"),
@@ -98,14 +105,14 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def scatter(self, number: int) -> Scattering[list[Found]]:
         share = self.scan.share(number)
-        for kind, spread, rows in self._sent(share):
+        for kind, spread, rows in self._sent(number, share):
             yield from parcels_of(kind, rows, targets_of(rows[spread], self.gathers))
         parts = judge_aside(share, self.wanted) if self.wants(_OF_ASIDE) else []
         if ORPHANS.name in self.wanted:
             parts += judge_ids(share) + judge_conflicts(share)
         return parts
 
-    def _sent(self, share: Share) -> Iterator[tuple[str, str, pa.Table]]:
+    def _sent(self, number: int, share: Share) -> Iterator[tuple[str, str, pa.Table]]:
         """What goes on to others: its kind, the column by which it is spread, and the rows."""
         if self.wants(BY_RUNS):
             yield "origins", "origin", origin_runs(share, self.explode.origins)
@@ -120,6 +127,8 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
             yield "growth", "mesh", growth_of(share)
         if FENCES.name in self.wanted:
             yield "fences", "mesh", share.fenced
+        if self.wants(_OF_COMMITS):
+            yield "commits", "mesh", self.scan.commits_of(number, commits.COLUMNS)
 
     # --- the second step -----------------------------------------------------------------------
 
@@ -136,6 +145,8 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
             measures[CONFLICTS.name] = overrides.per_day
         if "fences" in tables:
             parts += judge_fences(tables["fences"])
+        if "commits" in tables:
+            parts += self._of_commits(tables["commits"])
         if "delays" in tables:
             measures[LAG.name] = lambda: lag_of(tables["delays"])
             measures[STALENESS.name] = lambda: staleness_of(tables["delays"])
@@ -147,6 +158,13 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
             if name in self.writers
         }
         return JudgedPart(found=parts, files=files, explode=explode)
+
+    def _of_commits(self, rows: pa.Table) -> list[Found]:
+        found = judge_commit_gaps(rows) if GAPS.name in self.wanted else []
+        if FENCES.name in self.wanted:
+            order = CommitOrder(rows)
+            found += judge_order(order) + judge_commit_fences(order)
+        return found
 
     def _by_runs(self, tables: Mapping[str, pa.Table]) -> tuple[list[Found], Explode]:
         """What is wrong between runs, or where to look again."""
@@ -244,6 +262,8 @@ def bronze_job(
         ranges=id_ranges(lake, shares),
         positions=lake.offsets,
         columns=_columns(names),
+        commits=lake.commits.reader(),
+        commit_files=lake.commits.files() if lake.commits.exists else (),
         fences=FENCES.name in names,
         again=not names.isdisjoint(BY_RUNS | _OF_DELAYS),
         aside=not names.isdisjoint(BY_RUNS | _OF_ASIDE),

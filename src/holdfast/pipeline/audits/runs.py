@@ -38,6 +38,7 @@ from holdfast.pipeline.audits.arrays import (
 )
 from holdfast.pipeline.audits.scan import Share
 from holdfast.rules.limits import AUDIT_SPANS_MAX, LAMPORT_LEAP_MAX
+from holdfast.rules.rebuild import UNCOUNTED
 
 ORIGINS: Final = "origins"
 OWN: Final = "own"
@@ -66,12 +67,17 @@ def origin_runs(share: Share, explode: Spans) -> pa.Table:
     """The numbers and stamps that each origin gave. A run has numbers without a gap and stamps that
     grow and do not leap; none of its rows replaces a newer one.
     """
-    rows = share.rows
+    rows, words = share.rows, share.words
+    counted = np.flatnonzero(ints(rows["origin_epoch"]) != UNCOUNTED)
+    if len(counted) < rows.num_rows:
+        # Strong writes, and what a node made again: no origin has counted them.
+        rows = rows.take(pa.array(counted))
+        words = (words[0][counted], words[1][counted])
     (meshes,), mesh_names = coded(rows["mesh"])
     (origins,), origin_names = coded(rows["origin"])
     epochs, seqs, stamps = (ints(rows[name]) for name in ("origin_epoch", "seq", "lamport"))
     bases = ints(rows["base_lamport"])
-    high, low = share.words
+    high, low = words
     order = np.lexsort((low, high, stamps, seqs, epochs, origins, meshes))
     group, names = _grouped(
         order, (meshes, origins, epochs), lambda at: (mesh_names[at[0]], origin_names[at[1]], at[2])

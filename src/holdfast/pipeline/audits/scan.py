@@ -45,6 +45,8 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     positions: Positions
     columns: Sequence[str]
     """The columns of bronze that are read, `BYTES` among them."""
+    commits: FileReader
+    commit_files: Sequence[File]
     fences: bool
     again: bool
     aside: bool
@@ -65,6 +67,14 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
             again=self._beside(self.sightings, ids.sightings if self.again else (), AGAIN, ids),
             aside=self._beside(self.quarantine, ids.quarantine if self.aside else (), ASIDE, ids),
         )
+
+    def commits_of(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """The rows of `commits` that one of the tasks reads."""
+        found = [self.commits.empty(columns)]
+        for file in self.commit_files[number :: len(self.ranges)]:
+            with self.commits.open(file) as opened:
+                found += [opened.group(at, columns) for at in range(opened.groups)]
+        return pa.concat_tables(found)
 
     @property
     def without_rows(self) -> Share:

@@ -25,6 +25,7 @@ from holdfast.pipeline.fold.silver import (
     is_little,
     tasks_are_current,
 )
+from holdfast.pipeline.ingest.commits import ingest_commits
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned, workers_for
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
@@ -79,6 +80,7 @@ def run(
         plan.failures += failures
         workers = workers_for(lake, plan, start)
         ingested = ingest_planned(workers, lake, plan, max_rows=max_rows, progress=progress)
+        ingested.failures += ingest_commits(lake, plan)
         report = RunReport(ingested)
         if fold and needs_fold(lake := lake.fresh()):
             crew = DriverWorkers() if is_little(lake) else SparkWorkers(start(), lake.proof)

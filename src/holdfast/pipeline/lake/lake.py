@@ -3,6 +3,7 @@
     lake.json                which lake this is
     bronze/                  every envelope once
     sightings/               where envelopes of bronze were seen again
+    commits/                 the records of what quorums have committed, as each log has them
     quarantine/              what could not be read, with the reason and the bytes
     reads/                   what was read of each log, and so how far
     silver/<table>/          the state: one row per key, as of the last compaction
@@ -143,6 +144,10 @@ class Lake:
     @cached_property
     def reads(self) -> Table:
         return self._table("reads", schema.READS)
+
+    @cached_property
+    def commits(self) -> Table:
+        return self._table("commits", schema.COMMITS)
 
     def silver(self, name: str) -> Table:
         return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)

@@ -176,6 +176,31 @@ QUARANTINE: Final = joined(
 )
 """What could not be read or may not be folded, with the reason and the bytes."""
 
+COMMITS: Final = joined(
+    described(
+        """
+        log string: the log beside which the record was read: the name of a node
+        epoch bigint: the epoch of that log
+        """
+    ),
+    _MESH,
+    described(
+        """
+        number bigint: the number of the commit: it counts the commits of a mesh without gaps
+        id string: the id of the envelope that was committed
+        incarnation bigint: which group of voters committed it; it grows by recovery
+        lease_epoch bigint: the lease epoch (term) in which it was committed
+        coordinator string: the peer that coordinated it
+        sequence bigint: its place in the coordinator's order
+        committed_at timestamp: when it was committed, by the clock of the coordinator
+        outcome string: what it came to: applied, superseded and so on; null if it was refused
+        reason string: the code of the refusal, if there is one
+        record binary: the record as nodes keep it
+        """
+    ),
+)
+"""What quorums have committed, as each log has it: a row for each commit and log."""
+
 READS: Final = described(
     """
     log string: the log that was read
@@ -349,6 +374,7 @@ SILVER: Final[dict[str, StructType]] = {
 ABOUT: Final[dict[str, str]] = {
     "bronze": "Every envelope once, with its bytes, and the place where it was first seen",
     "sightings": "Where envelopes of bronze were seen again",
+    "commits": "What quorums have committed, in their order, as each log has it",
     "reads": "What was read of each log, and how far; one row for each stretch of a batch",
     "quarantine": "What could not be read or may not count, with the reason and the bytes",
     "state": "Shared values: the winning version of every key",

@@ -7,7 +7,7 @@ the bounds again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import monotonic, time_ns
@@ -35,6 +35,8 @@ from holdfast.storage.sqlite.snapshot_copy import ReadOnlyDatabase, open_immutab
 
 _TICK_NS: Final = 20_000_000
 """Longer than the clock of any file system takes for one tick."""
+_WITH_COMMITS: Final = 15
+"""The schema of a node's database that has commit records, and every later one."""
 _Opening = Callable[[], AbstractContextManager[ReadOnlyDatabase]]
 
 
@@ -68,6 +70,21 @@ class DiskLog(OpenedLog):
             if batch is not None:
                 yield batch
             start = upto + 1
+
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        with self.looked_at() as reader:
+            if reader.schema() < _WITH_COMMITS:
+                return
+            meshes = [(row.mesh, row.number) for row in reader.quorum_list()]
+        for mesh, last in meshes:
+            at = known.get(mesh, 0) + 1
+            while at <= last:
+                with self.looked_at() as reader:
+                    rows = reader.commit_range(mesh, at, min(SOURCE_BATCH_ROWS, last + 1 - at))
+                if not rows:
+                    break
+                yield [row.record for row in rows]
+                at = rows[-1].number + 1
 
     def _place(self, reader: ReadOnlyDatabase) -> LogBounds:
         name = self._options.get("name") or reader.peer_name()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +28,7 @@ from holdfast.pipeline.logs.log import (
     located,
     reading,
 )
+from holdfast.protocol.commit_page import CommitsHeld, decode_page
 from holdfast.protocol.log_wire import ARROW, Confirmation, Fetch, Registration
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.errors import (
@@ -35,6 +36,7 @@ from holdfast.rules.errors import (
     BadInput,
     BadToken,
     HoldfastError,
+    NotFound,
     TooMany,
     Unreachable,
     ZoneNotTrusted,
@@ -42,8 +44,11 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.limits import (
     BODY_BYTES_MAX,
+    COMMIT_PAGE_BYTES,
+    ENVELOPE_BYTES_MAX,
     LINK_READ_MS_MAX,
     LONG_POLL_MS_DEFAULT,
+    MIB,
     SECOND_MS,
     SOURCE_RETRIES,
 )
@@ -62,6 +67,7 @@ _TYPES: Final = [
     )
     for name in _WIRE
 ]
+_COMMITS_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
 _AGAIN: Final = (Unreachable, TooMany)
 """Errors that may pass by themselves: the request is sent again."""
 
@@ -162,6 +168,23 @@ class NodeLog(ServedLog):
     def _bounds(self) -> LogBounds:
         log = self.get("/v1/log").json(_LogDocument)
         return LogBounds(self._options.get("name") or log.peer, log.epoch, log.first, log.head)
+
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        try:
+            held = self.get("/v1/commits").json(CommitsHeld).commits
+        except NotFound:
+            return  # a node of a version without quorums
+        for mesh, last in held.items():
+            at = known.get(mesh, 0) + 1
+            while at <= last:
+                path = f"/v1/commits/page?mesh={quote(mesh, safe='')}&from={at}"
+                page = decode_page(self.get(path, bytes_max=_COMMITS_BYTES_MAX).msgpack())
+                if page.mesh != mesh or page.first != at:
+                    raise BadAnswer(f"{self.location} gives other commits than asked for")
+                if not page.lines:
+                    break
+                yield [line.record_bytes for line in page.lines]
+                at += len(page.lines)
 
     def register(self, consumer: str, start: int) -> None:
         self._post("/v1/consumers", Registration(consumer=consumer, start=start))

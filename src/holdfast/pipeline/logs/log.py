@@ -79,6 +79,11 @@ class ReadableLog(Protocol):
         were given before are right.
         """
 
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        """The records of what quorums have committed, in commit order, piece by piece: of each mesh
+        those with a number above what is known of it. A log that has none gives none.
+        """
+
     def register(self, consumer: str, start: int) -> None:
         """Asks the log to keep what this reader has not confirmed, from `start` on. A reader that
         is registered already keeps its place. A log that is never truncated does nothing.
@@ -117,6 +122,9 @@ class OpenedLog:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
+
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        return iter(())
 
     def register(self, consumer: str, start: int) -> None: ...
 

@@ -143,6 +143,11 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "quorum.ballast"
 
     @property
+    def auth_key(self) -> Path:
+        """What opens the auth material in the database. Never in a backup."""
+        return self.root / "auth.key"
+
+    @property
     def whereabouts(self) -> Path:
         return self.root / "whereabouts.json"
 
@@ -179,6 +184,7 @@ class HomePaths(msgspec.Struct, frozen=True):
             self.identity_former,
             self.tls_cert,
             self.tls_key,
+            self.auth_key,
             self.ballast,
         )
         return (*inner, self.metrics, self.backup_lock, self.bus_mark, *serving, *self._voting)

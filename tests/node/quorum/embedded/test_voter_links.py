@@ -84,7 +84,8 @@ class Side:
     def may_speak(self, keys: Sequence[bytes]) -> bool:
         return self._may_speak
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: Message, contact: GroupMember) -> None:
+        assert (contact.id, contact.key) == (message.sender, EVE if message.sender == 9 else BO)
         self.came.append(message)
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.rules.bodies import TaskCreate, TaskTurn
 from holdfast.rules.errors import LeaseNotHeld
 from holdfast.rules.ids import id_text, parse_id
-from holdfast.rules.limits import QUORUM_LOST_AFTER_MS
+from holdfast.rules.limits import QUORUM_DUTIES_AT_ONCE, QUORUM_LOST_AFTER_MS
 from holdfast.rules.quorum.intents import LeaseAcquire, LeaseRelease, LeaseRenew
 from support.envelopes import MESH, make_id
 from support.nodes import KINDS
@@ -103,6 +103,30 @@ def test_Q4_a_new_coordinator_counts_anew_and_a_deposed_one_ends_nothing(
             assert len(ana.shared.entries) == entries + 1, "nobody proposed an expiry"
             await later(bob, ms=1)
             await comes_true(lambda: holder(bob) is None)
+
+    run(story)
+
+
+def test_Q4_a_coordinator_that_is_elected_again_has_forgotten_its_old_times(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):
+            duties = ana.api._seats[MESH].duties
+            await later(ana, bob, ms=5)
+            session = await acquire(bob)
+            await comes_true(lambda: duties._office == (1, 1))
+            await later(ana, ms=TTL_MS - 1)
+            ana.shared.elect("bob")
+            await comes_true(lambda: duties._office is None)
+            await bob.intend("lease.renew", "deploy", LeaseRenew(session, TTL_MS))
+            ana.shared.elect("ana")
+            await comes_true(lambda: duties._office == (1, 3))
+            await later(ana, ms=TTL_MS - 1)
+            await ana.put("m")
+            assert holder(ana) == "bob"
+            await later(ana, ms=1)
+            await comes_true(lambda: holder(ana) is None)
 
     run(story)
 
@@ -245,5 +269,16 @@ def test_Q12_a_node_that_does_not_coordinate_has_no_such_duties(kind: str, tmp_p
             await ana.put("m")
             assert len(ana.shared.entries) == 1
             assert lost(ana) == set()
+
+    run(story)
+
+
+def test_Q4_more_leases_than_go_at_a_time_all_expire(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with quorum_homes("memory", tmp_path) as (ana,):
+            names = [f"n{number}" for number in range(QUORUM_DUTIES_AT_ONCE + 3)]
+            await asyncio.gather(*(acquire(ana, name=name) for name in names))
+            await later(ana, ms=TTL_MS)
+            await comes_true(lambda: not ana.read(lambda tx: tx.lease_list(MESH, "", 9)))
 
     run(story)

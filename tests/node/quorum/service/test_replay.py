@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.node.core.write_queue import queue_get, queue_list
 from holdfast.node.quorum.api import ReplaySummary
+from holdfast.node.quorum.service.surfaces import SharedMeshStore
 from holdfast.rules.errors import (
     DiskFull,
     ForgedOrigin,
@@ -22,7 +23,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import CHUNK_ROWS
-from holdfast.rules.quorum.write_queue import QueuedWrite, WriteStatus
+from holdfast.rules.quorum.write_queue import QueuedWrite, WriteFailure, WriteStatus
 from holdfast.rules.reconcile import Outcome
 from support.envelopes import MESH, make_id
 from support.nodes import KINDS
@@ -33,6 +34,7 @@ from support.quorum_homes import (
     quorum_homes,
     run,
 )
+from support.quorum_state import change
 
 IDS = [id_text(make_id(number)) for number in range(60, 70)]
 
@@ -312,6 +314,22 @@ def test_Q6_more_rows_than_a_page_of_one_moment_keep_their_order(tmp_path: Path)
             ana.shared.regain()
             await all_end(ana)
             assert [id_text(id) for id in ana.shared.proposed] == ids
+
+    run(story)
+
+
+def test_Q6_rows_that_another_program_adds_are_tried_when_it_says_so(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with quorum_homes(kind, tmp_path) as (ana,):
+            put = operation("put", "mission", "m", {"title": "t"})
+            made = change(put, origin="ana", id=parse_id(IDS[0]))
+            store = SharedMeshStore(ana.engine, MESH)
+            await asyncio.to_thread(store.enqueue_mesh_write, made, WriteFailure(503))
+            await ana.api.queue_changed(MESH)
+            await all_end(ana)
+            assert ana.missions() == {"m": '{"title":"t"}'}
 
     run(story)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from holdfast.node.core.write_queue import queue_get, queue_list
+from holdfast.node.quorum.service.lane import ADD, LoopWrite
+from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
     BadEntity,
     BadEnvelope,
@@ -28,7 +31,7 @@ from holdfast.rules.quorum.write_queue import WriteStatus
 from holdfast.rules.reconcile import Outcome
 from support.envelopes import MESH, make_id
 from support.nodes import KINDS
-from support.quorum_homes import QuorumHome, operation, quorum_homes, run
+from support.quorum_homes import QuorumHome, comes_true, operation, quorum_homes, run
 
 ID = id_text(make_id(77))
 SOON_MS = 50
@@ -320,10 +323,38 @@ def test_Q2_stamps_of_intents_grow_and_take_no_number_of_their_origin(
             assert len(set(stamps)) == 5
             assert stamps[0] > 1
             assert receipt.lamport > stamps[-1]
-            from holdfast.rules.envelope import decode_trusted
-
             entry = ana.read(lambda tx: tx.log_get(receipt.offset))
             assert entry is not None
             assert decode_trusted(entry.raw).seq == 2
+
+    run(story)
+
+
+def test_Q3_a_caller_that_is_cancelled_while_its_write_is_kept_leaves_no_forgotten_row(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        kept = asyncio.Event()
+
+        def slow(write: LoopWrite) -> LoopWrite:
+            def slowly(name: str, work: Any, /) -> Any:
+                async def act() -> Any:
+                    if name == ADD:
+                        kept.set()
+                        await asyncio.sleep(0)
+                    return await write(name, work)
+
+                return act()
+
+            return cast(LoopWrite, slowly)
+
+        async with quorum_homes(kind, tmp_path, write=slow) as (ana,):
+            ana.shared.lose_quorum()
+            asks = asyncio.create_task(ana.put("m", id=ID))
+            await kept.wait()
+            asks.cancel()
+            await asyncio.gather(asks, return_exceptions=True)
+            ana.shared.regain()
+            await comes_true(lambda: ana.missions() != {})
 
     run(story)

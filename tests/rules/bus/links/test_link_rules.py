@@ -71,15 +71,41 @@ def test_B6_a_sender_that_does_not_wait_is_refused_and_so_is_a_grant_of_what_was
 
 
 def test_B6_a_silent_peer_is_asked_after_15_seconds_and_dead_after_20() -> None:
-    assert life_check(14.0, 0.0, None).again_s == 1.0
-    asked = life_check(15.0, 0.0, None)
-    assert (asked.ask, asked.again_s) == (True, 5.0)
-    assert life_check(19.0, 0.0, 15.0).again_s == 1.0
-    assert life_check(20.0, 0.0, 15.0).dead
-    assert life_check(14.9999999, 0.0, None).ask, "a timer that is early must not spin"
-    assert life_check(19.9999999, 0.0, 15.0).dead
-    heard = life_check(20.0, 16.0, 15.0)
+    assert life_check(14.0, 0.0, None, 14.0).again_s == 1.0
+    asked = life_check(15.0, 0.0, None, 15.0)
+    assert (asked.ask, asked.again_s) == (True, 1.0)
+    waits = life_check(19.5, 0.0, 15.0, 19.5)
+    assert (waits.dead, waits.again_s, waits.asked) == (False, 0.5, 15.0)
+    assert life_check(20.0, 0.0, 15.0, 20.0).dead
+    assert life_check(14.9999999, 0.0, None, 15.0).ask, "a timer that is early must not spin"
+    assert life_check(19.9999999, 0.0, 15.0, 20.0).dead
+    heard = life_check(20.0, 16.0, None, 20.0)
     assert (heard.dead, heard.ask, heard.again_s) == (False, False, 11.0)
+
+
+def test_B6_time_in_which_a_link_stood_still_itself_counts_against_no_peer() -> None:
+    # Its question may not have left yet: the peer has its five seconds from here.
+    held_up = life_check(27.0, 0.0, 15.0, 16.0)
+    assert (held_up.dead, held_up.asked, held_up.again_s) == (False, 26.0, 1.0)
+    # At the end of the time the answer may be there, unread: there is one more look.
+    last = life_check(32.0, 0.0, 15.0, 20.0)
+    assert (last.dead, last.asked, last.again_s) == (False, 27.0, 1.0)
+    assert life_check(33.0, 0.0, 27.0, 33.0).dead
+
+
+@given(st.lists(st.sampled_from((0.0, 0.05, 0.5, 3.0, 30.0)), max_size=30))
+def test_B6_a_peer_that_is_gone_is_given_up_however_late_a_link_looks(held_up: list[float]) -> None:
+    now, awake, wait = 15.0, 0.0, 1.0
+    asked: float | None = now
+    for late in [*held_up, *[0.0] * 6]:
+        now += wait + late
+        awake += wait + (late if late < 0.1 else 0.0)
+        check = life_check(now, 0.0, asked, now - late)
+        if check.dead:
+            break
+        asked, wait = check.asked, check.again_s
+    assert check.dead
+    assert 4.99 < awake < 7.11, "it had five seconds in which the process ran, at most two more"
 
 
 @pytest.mark.parametrize(

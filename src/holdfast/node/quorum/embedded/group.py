@@ -9,6 +9,7 @@ from typing import Protocol
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
+from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.messages import Message
 from holdfast.rules.quorum_rows import GroupRow
 
@@ -61,5 +62,5 @@ class Group:
     def may_speak(self, keys: Sequence[bytes]) -> bool:
         return self._trust.may_vote(self.row.scope, keys)
 
-    def receive(self, message: Message) -> None:
-        self.driver.receive(message)
+    def receive(self, message: Message, contact: GroupMember) -> None:
+        self.driver.receive(message, contact)

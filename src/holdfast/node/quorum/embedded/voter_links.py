@@ -37,13 +37,14 @@ from holdfast.rules.quorum.raft.messages import (
     AppendEntries,
     ForwardProposals,
     Message,
+    SnapshotPart,
     decode_message,
     encode_message,
 )
 
 log = logging.getLogger("holdfast")
 
-_WITH_CREDIT = (AppendEntries, ForwardProposals)
+_WITH_CREDIT = (AppendEntries, ForwardProposals, SnapshotPart)
 """Messages that carry payloads. An append without entries goes with them, to keep its place."""
 
 
@@ -56,7 +57,8 @@ class GroupSide(Protocol):
     def may_speak(self, keys: Sequence[bytes]) -> bool:
         """Whether somebody with these keys may be a member that we have not heard of yet."""
 
-    def receive(self, message: Message) -> None: ...
+    def receive(self, message: Message, contact: GroupMember) -> None:
+        """`contact`: the sender, by the key of its link."""
 
 
 class VoterEvents(Protocol):
@@ -220,7 +222,8 @@ class VoterLinks:
                 self.counts["no_group"] += 1
                 continue
             _check_sender(group, keys, message)
-            group.receive(message)
+            contact = GroupMember(message.sender, link.name, link.peer, "learner")
+            group.receive(message, contact)
 
     async def close(self) -> None:
         """The bus ends; its links go down afterwards."""

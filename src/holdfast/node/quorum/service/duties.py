@@ -30,6 +30,7 @@ from holdfast.rules.limits import (
     CHUNK_ROWS,
     HANDOFF_TASKS_MAX,
     QUORUM_COMMIT_MS,
+    QUORUM_DUTIES_AT_ONCE,
     QUORUM_LOST_AFTER_MS,
     SECOND_MS,
 )
@@ -221,10 +222,7 @@ class CoordinatorDuties:
 
     async def _expire(self) -> None:
         due = self._timers.take_due(self._monotonic_ms())
-        ended = await asyncio.gather(
-            *(self._propose("lease.expire", name, body) for name, body in due),
-            return_exceptions=True,
-        )
+        ended = await self._propose_all([("lease.expire", *one) for one in due])
         for (name, _), result in zip(due, ended, strict=True):
             if isinstance(result, BaseException):
                 self._lease_changed(name)  # it is still held, and is looked at again
@@ -299,9 +297,8 @@ class CoordinatorDuties:
         for peer in sorted(lost):
             moved = True
             while moved and (plan := self._plan(policy, peer, lost)):
-                results = await asyncio.gather(
-                    *(self._propose("task.handoff", one.task, one.body) for one in plan),
-                    return_exceptions=True,
+                results = await self._propose_all(
+                    [("task.handoff", one.task, one.body) for one in plan]
                 )
                 _raise_first(results)
                 # What has moved on by itself is not planned again without end.
@@ -331,6 +328,18 @@ class CoordinatorDuties:
             )
 
         return self._engine.read("quorum.handoff", read)
+
+    async def _propose_all(
+        self, asked: Sequence[tuple[str, str, Body]]
+    ) -> list[StrongReceipt | BaseException | None]:
+        """Proposes many, some at a time; what became of each, or its error."""
+        found: list[StrongReceipt | BaseException | None] = []
+        for at in range(0, len(asked), QUORUM_DUTIES_AT_ONCE):
+            some = asked[at : at + QUORUM_DUTIES_AT_ONCE]
+            found += await asyncio.gather(
+                *(self._propose(*one) for one in some), return_exceptions=True
+            )
+        return found
 
     async def _propose(self, op: str, entity: str, body: Body) -> StrongReceipt | None:
         """None if what it was about has moved on meanwhile."""

@@ -85,6 +85,10 @@ class WriteLane:
         self._is_empty = not counts.queue_depth
         return counts
 
+    def forget_counts(self) -> None:
+        """They may be others than this process knows."""
+        self._is_empty = False
+
     # --- a write that found no quorum --------------------------------------------------------
 
     async def add(
@@ -98,7 +102,7 @@ class WriteLane:
                 return known
             return queue_add(tx, self._engine.ctx, envelope, failure, target)
 
-        self._is_empty = False
+        self.forget_counts()
         return await self._write(ADD, keep)
 
     # --- a try -------------------------------------------------------------------------------

@@ -20,19 +20,16 @@ from holdfast.node.quorum.ports import MeshOrder, OrderStatus
 from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.operators import QuorumOperators
-from holdfast.node.quorum.service.reads import confirmed_read, degraded_state, due_snapshots
+from holdfast.node.quorum.service.reads import SnapshotRecorder, confirmed_read, degraded_state
 from holdfast.node.quorum.service.strong_writes import StrongWrites
+from holdfast.node.settings import QuorumSettings
 from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
 from holdfast.rules.limits import (
-    QUORUM_COMMIT_MS,
-    QUORUM_CONFIRM_MS,
-    QUORUM_SNAPSHOT_MS,
     QUORUM_WAIT_MS_MAX,
     SECOND_MS,
 )
 from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.rules.quorum.view import LeaseRow
-from holdfast.storage.ports import Transaction
 
 log = logging.getLogger("holdfast.quorum")
 
@@ -45,6 +42,13 @@ class _Seat:
         writes.order.on_change = self._changed
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
+
+    async def loaded(self) -> None:
+        """Returns when the queue was read from the disk. What failed before is tried again."""
+        loading = self.loading
+        if loading.done() and (loading.cancelled() or loading.exception() is not None):
+            self.loading = asyncio.create_task(self._load())
+        await asyncio.shield(self.loading)
 
     async def _load(self) -> None:
         await self.writes.replay.load()
@@ -85,8 +89,11 @@ class LocalQuorum:
         self._engine, self._write, self._orders = engine, write, orders
         self._operators, self._heard = operators, heard
         self._monotonic_ms, self._chance = monotonic_ms, chance
+        self.settings = QuorumSettings()
+        """As the operator has set them; they may change at any time."""
         self._seats: dict[str, _Seat] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._recorder = SnapshotRecorder(engine, write)
         self._recording: asyncio.Task[None] | None = None
 
     # --- life --------------------------------------------------------------------------------
@@ -109,6 +116,7 @@ class LocalQuorum:
             return
         self.end(mesh)
         writes = StrongWrites(self._engine, self._write, order, self._chance)
+        writes.usual_policy = lambda: self.settings.minority
         duties = CoordinatorDuties(
             self._engine, writes, self._heard, self._monotonic_ms, self._chance
         )
@@ -141,7 +149,7 @@ class LocalQuorum:
         """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
         self.begin(mesh)
         seat = self._seats[mesh]
-        await asyncio.shield(seat.loading)
+        await seat.loaded()
         return seat
 
     async def _writes(self, mesh: str) -> StrongWrites:
@@ -159,13 +167,13 @@ class LocalQuorum:
         id: str | None = None,
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
-        within = _patience(timeout_ms, QUORUM_COMMIT_MS)
+        within = _patience(timeout_ms, self.settings.commit_timeout_ms)
         return await (await self._writes(mesh)).intend(op, entity, body, id, within)
 
     async def confirm(
         self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
     ) -> DegradedRead:
-        within = _patience(timeout_ms, QUORUM_CONFIRM_MS)
+        within = _patience(timeout_ms, self.settings.commit_timeout_ms)
         return await confirmed_read(self._engine, await self._writes(mesh), demand, within)
 
     async def lease_granted(self, mesh: str, name: str, session: bytes, *, timeout_ms: int) -> bool:
@@ -196,6 +204,10 @@ class LocalQuorum:
 
     async def replay(self, mesh: str, *, node: str | None = None) -> ReplaySummary:
         return await (await self._writes(mesh)).replay.replay(node)
+
+    async def queue_changed(self, mesh: str) -> None:
+        """Another program has added to the queue of a mesh: it is looked at again."""
+        (await self._writes(mesh)).replay.look_again()
 
     async def pause(self, mesh: str) -> None:
         await (await self._writes(mesh)).lane.pause()
@@ -265,7 +277,7 @@ class LocalQuorum:
 
     async def _record_snapshots(self) -> None:
         while True:
-            await asyncio.sleep(QUORUM_SNAPSHOT_MS / SECOND_MS)
+            await asyncio.sleep(self.settings.snapshot_interval_ms / SECOND_MS)
             try:
                 await self.record_snapshots()
             except HoldfastError as error:
@@ -273,12 +285,8 @@ class LocalQuorum:
 
     async def record_snapshots(self) -> int:
         """Records what this node knows now, of every mesh whose reads are fresh; how many."""
-        rows = due_snapshots(self._engine, [seat.writes for seat in self._seats.values()])
-
-        def work(tx: Transaction) -> int:
-            return sum(tx.snapshot_put(row) for row in rows)
-
-        return await self._write("quorum.snapshot", work) if rows else 0
+        meshes = [seat.writes for seat in self._seats.values()]
+        return await self._recorder.record(meshes, self.settings.snapshot_interval_ms)
 
 
 def _patience(timeout_ms: int | None, usual: int) -> int:

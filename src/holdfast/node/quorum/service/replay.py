@@ -100,6 +100,12 @@ class WriteReplay:
         if self.waiting:
             self.wake()
 
+    def look_again(self) -> None:
+        """Somebody else may have added to the queue."""
+        self._lane.forget_counts()
+        if self._look():
+            self.wake()
+
     def added(self) -> None:
         """A write waits now."""
         self.waiting += 1

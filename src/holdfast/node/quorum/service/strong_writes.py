@@ -16,6 +16,7 @@ committed: it was on its way. Under an id of its own it can ask again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -38,13 +39,14 @@ from holdfast.node.quorum.service.receipts import (
 )
 from holdfast.node.quorum.service.replay import WriteReplay
 from holdfast.rules.bodies import encode_body
+from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import HoldfastError, NoQuorum, OutcomeUnknown, Unknown
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import QUORUM_ABANDON_MS, SECOND_MS
 from holdfast.rules.quorum.entities import MESH_SETTINGS_ID, MINORITY_POLICIES, read_fields
 from holdfast.rules.quorum.intents import IntentAbandon
 from holdfast.rules.quorum.view import IntentRecord
-from holdfast.rules.quorum.write_queue import can_wait, is_retryable
+from holdfast.rules.quorum.write_queue import QueuedWrite, can_wait, is_retryable
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast.quorum")
@@ -68,6 +70,9 @@ class StrongWrites:
         self.lane = WriteLane(engine, write, order.mesh)
         self.replay = WriteReplay(order, self.lane, engine.ctx.now_ms, chance)
         self.news = FoldNews()
+        self.usual_policy: Callable[[], str] = lambda: QUEUE
+        """What this node does with writes without a quorum where the mesh has no setting."""
+        self._keeping: set[asyncio.Task[QueuedWrite | IntentRecord]] = set()
 
     # --- what the order tells ----------------------------------------------------------------
 
@@ -133,14 +138,23 @@ class StrongWrites:
         """What follows for a write that found no quorum in time."""
         envelope = intent.envelope
         if can_wait(envelope.op) and self.minority_policy() == QUEUE:
-            kept = await self.lane.add(envelope, failure_of(error))
+            keeping = asyncio.create_task(self._keep(envelope, error))
+            self._keeping.add(keeping)
+            keeping.add_done_callback(self._keeping.discard)
+            # A caller that is cancelled meanwhile must not leave a row that nobody looks at.
+            kept = await asyncio.shield(keeping)
             if isinstance(kept, IntentRecord):
                 return self._from_record(envelope.id, error)
-            self.replay.added()
             return receipt_of_row(kept)
         if not isinstance(error, Unknown) or not can_wait(envelope.op):
             raise error
         return await self._give_up(envelope.id, error)
+
+    async def _keep(self, envelope: Envelope, error: HoldfastError) -> QueuedWrite | IntentRecord:
+        kept = await self.lane.add(envelope, failure_of(error))
+        if isinstance(kept, QueuedWrite):
+            self.replay.added()
+        return kept
 
     async def _give_up(self, id: bytes, error: HoldfastError) -> StrongReceipt:
         """Makes sure that a write of unknown outcome is void, or finds out what it came to."""
@@ -177,7 +191,7 @@ class StrongWrites:
 
     def minority_policy(self) -> str:
         """What this mesh does with writes that find no quorum: `queue` or `reject`."""
-        return str(self.setting("minority", QUEUE))
+        return str(self.setting("minority", self.usual_policy()))
 
     def setting(self, name: str, default: object) -> object:
         row = self._engine.read(
@@ -187,6 +201,9 @@ class StrongWrites:
         return default if row is None else read_fields(row.fields).get(name, default)
 
     async def close(self) -> None:
+        for keeping in self._keeping:
+            keeping.cancel()  # what was handed to the writer happens all the same
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         await self.replay.close()
         self.news.tell_all()
 
