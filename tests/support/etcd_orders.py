@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
-from holdfast.node.quorum.etcd.engine import EtcdOrder
+from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.node.quorum.etcd.follower import OrderFollower
 from holdfast.protocol.etcd_json import WATCH
 from holdfast.rules.etcd.entry import OrderedEntry, OrderPoint
@@ -38,7 +38,7 @@ class OrderNode:
 
     def __init__(self, address: str, scope: str, name: str) -> None:
         self.gateway = EtcdGateway(parse_etcd_address(address))
-        self.order = EtcdOrder(self.gateway, scope, node=name, nonce=lambda: os.urandom(16))
+        self.order = EtcdEngine(self.gateway, scope, node=name, nonce=lambda: os.urandom(16))
 
     async def append(self, body: bytes, id: bytes | None = None) -> EntryAppended:
         got = await self.order.append(

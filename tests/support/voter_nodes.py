@@ -82,12 +82,14 @@ class VoterNode:
         await self.host.members.join(invite)
 
 
-def mission(origin: str, title: str, id: str = "m1") -> Envelope:
+def mission(origin: str, title: str, id: str = "m1", *, id_of: bytes | None = None) -> Envelope:
+    """An intent that writes a mission; `id_of` is the intent's own id, if it is to be one that was
+    used before.
+    """
     number = next(_numbers)
+    made = uuid7(1_700_000_000_000 + number, number.to_bytes(10, "big"))
     return change(
-        operation("put", "mission", id, {"title": title}),
-        origin=origin,
-        id=uuid7(1_700_000_000_000 + number, number.to_bytes(10, "big")),
+        operation("put", "mission", id, {"title": title}), origin=origin, id=id_of or made
     )
 
 

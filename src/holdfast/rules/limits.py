@@ -1271,8 +1271,9 @@ ETCD_ANSWER_BYTES_MAX: Final = 32 * MIB
 ETCD_LINE_BYTES_MAX: Final = 16 * MIB
 """The longest line of a watch; a longer one ends the watch. etcd cuts its lines at about 3 MiB, and
 at more only if it is told to take larger requests."""
-ETCD_ENTRY_BYTES_MAX: Final = 1 * MIB
-"""The largest entry that is appended to an etcd (BodyTooLarge): it takes requests of 1.5 MiB."""
+ETCD_ENTRY_BYTES_MAX: Final = MIB + 64 * KIB
+"""The largest entry that is appended to an etcd (BodyTooLarge): the largest intent fits with its
+envelope, and etcd takes requests of 1.5 MiB."""
 ETCD_FETCH_MAX: Final = 16
 """Entries that one call to an etcd asks for: of the largest ones an answer has room for these."""
 ETCD_PAGE_KEYS: Final = 1000
@@ -1283,3 +1284,11 @@ ETCD_DELETES_MAX: Final = 100
 """Entries that one transaction forgets: etcd takes 128 operations."""
 ETCD_QUIET_MS: Final = 5 * SECOND_MS
 """A watch that was silent for so long is compared with the end of the order, by a read."""
+ETCD_BEAT_MS: Final = 5 * SECOND_MS
+"""How often a node that coordinates an order in an etcd says that it is alive, and how often the
+others look."""
+ETCD_LOST_MS: Final = 15 * SECOND_MS
+"""How long a coordinator in an etcd may say nothing before another node takes over. Writes go on
+meanwhile; only leases do not expire, and nobody is found to be lost."""
+ETCD_BASES_MAX: Final = 256
+"""Incarnations that one order in an etcd can have had; a recovery beyond that is refused."""

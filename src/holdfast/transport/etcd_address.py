@@ -5,6 +5,8 @@
     tls                 on or off; without it off for loopback, on for everything else
     user                a user of the etcd, whose password is the first line of password-file
     password-file
+    scope               what the order is called in the etcd; without it as the mesh
+    join                yes: the etcd has the order of this mesh already, by another node of it
     allow-old-version   yes: also a release that is known to lose writes (EtcdTooOld), for trials
 
 Nothing unencrypted leaves the machine: `tls=off` is for loopback only. A password never stands in
@@ -27,7 +29,7 @@ from holdfast.transport.deadline_socket import Address
 
 _PORT: Final = 2379
 _OPTIONS: Final = frozenset(
-    {"ca", "cert", "key", "tls", "user", "password-file", "allow-old-version"}
+    {"ca", "cert", "key", "tls", "user", "password-file", "scope", "join", "allow-old-version"}
 )
 _HINT: Final = "write it as etcd://HOST:PORT,HOST:PORT?ca=FILE"
 _PASSWORD_BYTES_MAX: Final = 1024
@@ -54,6 +56,8 @@ class EtcdAddress(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     user: str | None = None
     password_file: str | None = None
+    scope: str | None = None
+    join: bool = False
     allow_old_version: bool = False
 
     def context(self) -> ssl.SSLContext | None:
@@ -110,6 +114,8 @@ def parse_etcd_address(text: str) -> EtcdAddress:
         key=options.get("key"),
         user=options.get("user"),
         password_file=options.get("password-file"),
+        scope=options.get("scope"),
+        join=options.get("join") == "yes",
         allow_old_version=options.get("allow-old-version") == "yes",
     )
 
@@ -120,8 +126,9 @@ def _check_options(options: Mapping[str, str]) -> None:
     for one, other in (("cert", "key"), ("user", "password-file")):
         if (one in options) != (other in options):
             raise BadInput(f"an etcd address has {one} and {other}, or neither")
-    if options.get("allow-old-version", "yes") not in ("yes", "no"):
-        raise BadInput("allow-old-version is yes or no")
+    for name in ("allow-old-version", "join"):
+        if options.get(name, "yes") not in ("yes", "no"):
+            raise BadInput(f"{name} is yes or no")
 
 
 def _tls(members: tuple[EtcdMember, ...], options: Mapping[str, str]) -> bool:

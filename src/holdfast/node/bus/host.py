@@ -37,6 +37,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.etcd.orders import EtcdOrders
 from holdfast.node.quorum.orders import NodeOrders
 from holdfast.node.quorum.service.local_quorum import LocalQuorum
 from holdfast.node.quorum.voter_service import VoterService
@@ -73,7 +74,15 @@ class BusHost:
         self.voters = MeshVoters(engine, self._own_key, self._member_peers)
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
         self.operators = EmbeddedOperators(self.groups, self.voters, self.voters.may_vote)
-        orders = NodeOrders(engine, self.groups, self.operators, self.voters, self.voters.addresses)
+        self.etcd_orders = EtcdOrders(engine, writer.write)
+        orders = NodeOrders(
+            engine,
+            self.groups,
+            self.operators,
+            self.etcd_orders,
+            self.voters,
+            self.voters.addresses,
+        )
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
         orders.on_order = self.quorum.look
         self._orders = orders
@@ -115,9 +124,11 @@ class BusHost:
             await host._store.start()
             await host.groups.start()
             try:
+                await host.etcd_orders.start()
                 await host._begin()
                 await host.quorum.start()
             except BaseException:
+                await host.etcd_orders.close()
                 await host.groups.close()
                 raise
         except BaseException:
@@ -167,6 +178,7 @@ class BusHost:
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
             self.exchange.know_keys(self._member_peers.keys_of)
+            self.exchange.know_orders(self._orders.brings)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
             self.auth.start(self.bus, self._peers)
@@ -270,6 +282,7 @@ class BusHost:
             return
         try:
             await self.quorum.close()
+            await self.etcd_orders.close()
             await self.groups.close()
             await self.bus.close()
         finally:

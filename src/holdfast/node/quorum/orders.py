@@ -2,6 +2,7 @@
 
     this node is a voter, or learns to be one      its group         (`embedded`)
     it is a member without a vote                  voters, over the bus (`forwarding`)
+    an etcd has the order                          that etcd         (`etcd`)
 
 `LocalQuorum` asks here for orders and hands its operators' verbs on to here.
 """
@@ -9,14 +10,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.etcd.operators import EtcdOperators
+from holdfast.node.quorum.etcd.orders import EtcdOrders
 from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
 from holdfast.rules.errors import BadInput, Conflict, NoVoters
+from holdfast.rules.quorum.state_rows import QuorumRow
+
+ETCD_SCHEME: Final = "etcd:"
+
+
+class EngineOperators(Protocol):
+    """What operators do with the order of a mesh once it has begun, on either engine."""
+
+    async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None: ...
+    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None: ...
+    async def transfer(
+        self, mesh: str, to: str | None, *, timeout_ms: int | None = None
+    ) -> None: ...
+    async def step_down(self, mesh: str, *, timeout_ms: int | None = None) -> None: ...
+    async def recover(self, mesh: str) -> None: ...
 
 
 class NodeOrders:
@@ -27,25 +46,29 @@ class NodeOrders:
         engine: NodeEngine,
         groups: EmbeddedGroups,
         operators: EmbeddedOperators,
+        etcd: EtcdOrders,
         bus: RequestBus,
         voters: Callable[[str], Sequence[str]],
     ) -> None:
         """`voters` says who may vote in a mesh, those that are linked first: as the bus takes
         them.
         """
-        self._engine, self._groups, self._operators = engine, groups, operators
+        self._engine, self._groups, self._embedded = engine, groups, operators
+        self._etcd, self._etcd_operators = etcd, EtcdOperators(etcd, engine)
         self._bus, self._voters = bus, voters
         self._watch = FoldWatch(engine)
         self._forwarded: dict[str, ForwardedOrder] = {}
         self.on_order: Callable[[str], None] = lambda mesh: None
         """Hears that the order of a mesh is here now, is another one, or is gone."""
-        groups.on_group = self._group_changed
+        groups.on_group = etcd.on_order = self._group_changed
 
     def order(self, mesh: str) -> MeshOrder:
         """NoVoters if the mesh has no quorum that this node knows."""
-        order = self._groups.order(mesh)
+        order = self.own_order(mesh)
         if order is not None:
             return order
+        if self._etcd.is_kept_from(mesh):
+            return self._etcd.require(mesh)  # it says why
         if self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh)) is None:
             self._engine.require_mesh(mesh)
             raise NoVoters(
@@ -60,12 +83,28 @@ class NodeOrders:
 
     def own_order(self, mesh: str) -> MeshOrder | None:
         """The order of a mesh in which this node takes part itself."""
-        return self._groups.order(mesh)
+        return self._groups.order(mesh) or self._etcd.order(mesh)
+
+    def brings(self, row: QuorumRow) -> bool:
+        """Whether an engine of this node brings what is committed, so that no neighbour is asked
+        for it. An etcd brings nothing to a node that cannot go on with its order.
+        """
+        order = self._etcd.order(row.mesh)
+        if order is None:
+            return row.voter is not None
+        return order.part in ("coordinator", "member")
 
     def linked(self) -> None:
         """A link has come up or gone down: another voter may answer now."""
         for order in self._forwarded.values():
             order.voters_changed()
+
+    def _is_etcd(self, mesh: str) -> bool:
+        row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
+        return row is not None and row.engine == "etcd"
+
+    def _operators(self, mesh: str) -> EngineOperators:
+        return self._etcd_operators if self._is_etcd(mesh) else self._embedded
 
     def _group_changed(self, mesh: str) -> None:
         self.on_order(mesh)
@@ -73,26 +112,36 @@ class NodeOrders:
     # --- QuorumOperators -----------------------------------------------------------------------
 
     async def init(self, mesh: str, voters: tuple[str, ...], *, engine: str) -> OrderStatus:
-        if engine != "embedded":
-            raise BadInput(f"{engine!r} is no engine of a quorum", hint="say embedded")
-        await self._operators.init(mesh, voters)
+        if engine.startswith(ETCD_SCHEME):
+            if voters:
+                raise BadInput(
+                    "an etcd has voters of its own: no node of the mesh is one",
+                    hint="leave them out; every node that is to take part says init with join=yes",
+                )
+            await self._etcd_operators.init(mesh, engine)
+        elif engine == "embedded":
+            await self._embedded.init(mesh, voters)
+        else:
+            raise BadInput(  # without repeating it: it may be an address with a secret
+                "this is no engine of a quorum", hint="say embedded, or etcd://HOST:PORT"
+            )
         return self.order(mesh).status()
 
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None) -> OrderStatus:
-        await self._operators.add(mesh, peer, timeout_ms=timeout_ms)
+        await self._operators(mesh).add(mesh, peer, timeout_ms=timeout_ms)
         return self.order(mesh).status()
 
     async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None) -> OrderStatus:
         status = self.order(mesh).status
-        await self._operators.remove(mesh, peer, timeout_ms=timeout_ms)
+        await self._operators(mesh).remove(mesh, peer, timeout_ms=timeout_ms)
         return status()
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None) -> OrderStatus:
-        await self._operators.transfer(mesh, to, timeout_ms=timeout_ms)
+        await self._operators(mesh).transfer(mesh, to, timeout_ms=timeout_ms)
         return self.order(mesh).status()
 
     async def step_down(self, mesh: str) -> OrderStatus:
-        await self._operators.step_down(mesh)
+        await self._operators(mesh).step_down(mesh)
         return self.order(mesh).status()
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
@@ -101,5 +150,5 @@ class NodeOrders:
                 f"{mesh!r} would go on with what this node has; what only the others have is lost",
                 hint=f"if they are gone for good: holdfast quorum recover {mesh} --accept-loss",
             )
-        await self._operators.recover(mesh)
+        await self._operators(mesh).recover(mesh)
         return self.order(mesh).status()

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.rules.errors import EntryDamaged, QuorumSetBack
-from holdfast.rules.limits import LAMPORT_MAX
+from holdfast.rules.limits import ETCD_BASES_MAX, LAMPORT_MAX
 
 Number = Annotated[int, Meta(ge=0, le=LAMPORT_MAX)]
 Kind = Literal["entry", "abandoned"]
@@ -33,6 +33,21 @@ class StoredEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     body: bytes
 
 
+class OrderBase(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where an incarnation began: behind which entry of this order, and behind which commit of the
+    mesh. A node that has not folded exactly that cannot go on with it.
+    """
+
+    incarnation: Number
+    position: Number
+    commits: Number
+    """The number of the last commit before it; 0 if it was the first incarnation of the mesh."""
+    fence: str
+    """Of that commit, as text; empty if there was none."""
+    nonce: bytes
+    """Tells it from any other incarnation: the tag of the quorum that a node notes."""
+
+
 class StoredIncarnation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The value of `n`."""
 
@@ -43,6 +58,8 @@ class StoredIncarnation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     engine along, so that epochs never fall."""
     nonce: bytes
     """Made by whoever wrote it: who gets no answer knows its own writing by this."""
+    bases: Annotated[tuple[OrderBase, ...], Meta(max_length=ETCD_BASES_MAX)] = ()
+    """Of all incarnations that this order has had, the newest last."""
 
 
 class StoredEpoch(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -51,6 +68,20 @@ class StoredEpoch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     format: Literal[1]
     coordinator: str
     nonce: bytes
+
+
+class StoredBeat(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The value of `c`. How often it was written shows that the coordinator is alive. It decides
+    nothing: it only says when another node had better take over.
+    """
+
+    format: Literal[1]
+    epoch_version: Number
+    """Under which epoch it was written; one of an earlier epoch says nothing."""
+    let_go: bool = False
+    """An operator wants somebody else to coordinate."""
+    to: str = ""
+    """Who; empty for whoever comes first."""
 
 
 class StoredFloor(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -110,6 +141,12 @@ class OrderState(msgspec.Struct, frozen=True):
     floor_version: int
     floor: int
     ids_before_ms: int
+    bases: tuple[OrderBase, ...] = ()
+
+    def base(self, incarnation: int) -> OrderBase | None:
+        """Where an incarnation began; None if this order has had none of that number."""
+        found = [one for one in self.bases if one.incarnation == incarnation]
+        return found[-1] if found else None
 
     @property
     def epoch(self) -> int:
@@ -175,6 +212,7 @@ def order_state(
         floor_version=0 if floor is None else floor.version,
         floor=0 if gone is None else gone.position,
         ids_before_ms=0 if gone is None else gone.ids_before_ms,
+        bases=born.bases,
     )
     if was is not None and _is_older(state, was):
         raise QuorumSetBack(

@@ -2,6 +2,7 @@
 
     n       the incarnation of the order, and how far epochs had come before it
     f       who coordinates; how often it was written is the epoch
+    c       written by who coordinates, from time to time: it is alive, or asked to let go
     g       the floor: what was forgotten
     i/ID    one entry each, by the id that its caller gave
     l       written with every entry: its revision is that of the last one, its version their number
@@ -29,6 +30,7 @@ class OrderKeys:
         self.scope = scope
         self.incarnation = base + b"n"
         self.epoch = base + b"f"
+        self.beat = base + b"c"
         self.floor = base + b"g"
         self.last = base + b"l"
         self.entries = base + b"i/"

@@ -13,6 +13,7 @@ from holdfast.node.quorum.embedded.open_proposals import (
     ProposalEnd,
 )
 from holdfast.node.quorum.embedded.ports import CommitFold
+from holdfast.node.quorum.embedded.store_fold import FoldedEnvelope
 from holdfast.node.quorum.embedded.voter_links import VoterLinks
 from holdfast.node.quorum.ports import OrderMember, OrderPart, OrderStatus
 from holdfast.rules.errors import NoQuorum, OutcomeUnknown
@@ -35,17 +36,17 @@ class EmbeddedOrder:
         self._confirmed: float | None = None
 
     async def propose(self, id: bytes, raw: bytes, *, timeout_ms: int) -> Committed:
-        answer: asyncio.Future[ProposalAnswer] = asyncio.get_running_loop().create_future()
-
-        def answered(end: ProposalAnswer) -> None:
-            if not answer.done():
-                answer.set_result(end)
-
-        self.driver.propose(Proposal(id, raw), ticks_of(timeout_ms), answered)
-        end = await answer
-        if isinstance(end, AppliedProposal):
-            assert isinstance(end.result, Committed), "the fold of a store gives these"
-            return end.result
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_ms / SECOND_MS
+        while True:
+            left_ms = max(0, round((until - loop.time()) * SECOND_MS))
+            end = await self._proposed(Proposal(id, raw), left_ms)
+            if not isinstance(end, AppliedProposal):
+                break
+            assert isinstance(end.result, FoldedEnvelope), "the fold of a store gives these"
+            if end.result.raw == raw:
+                return end.result.committed
+            # Somebody has used the id for something else: what becomes of ours is not said yet.
         if end is ProposalEnd.UNKNOWN:
             raise OutcomeUnknown(
                 f"the quorum of {self.mesh!r} did not answer within {timeout_ms} ms; the write may "
@@ -57,6 +58,16 @@ class EmbeddedOrder:
                 f"{self.problem or 'its vote was taken, or its disk has failed'}"
             )
         raise no_quorum(self.mesh, timeout_ms)
+
+    async def _proposed(self, proposal: Proposal, timeout_ms: int) -> ProposalAnswer:
+        answer: asyncio.Future[ProposalAnswer] = asyncio.get_running_loop().create_future()
+
+        def answered(end: ProposalAnswer) -> None:
+            if not answer.done():
+                answer.set_result(end)
+
+        self.driver.propose(proposal, ticks_of(timeout_ms), answered)
+        return await answer
 
     async def confirm(self, *, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()

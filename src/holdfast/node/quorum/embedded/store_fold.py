@@ -11,7 +11,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.node.core.commit import CommitRun, Committed, CommittedEntry
 from holdfast.node.core.context import NodeContext
@@ -22,6 +22,13 @@ from holdfast.storage.ports import Work
 Write = Callable[[str, Work[Any]], "Future[Any]"]
 FOLD = "quorum.fold"
 """What the metrics call it. It is not refused when the disk is nearly full: it is decided."""
+
+
+class FoldedEnvelope(NamedTuple):
+    """What became of one envelope. Under its id there may be others, with other content."""
+
+    raw: bytes
+    committed: Committed
 
 
 class StoreFold:
@@ -73,7 +80,7 @@ class StoreFold:
         results = future.result()
         self.applied = upto
         folded = [
-            FoldedEntry(entry.index, result.raw_id or b"", result)
+            FoldedEntry(entry.index, result.raw_id or b"", FoldedEnvelope(entry.raw, result))
             for entry, result in zip(entries, results, strict=True)
         ]
         done(folded)

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.node.quorum.etcd import transactions
-from holdfast.protocol.etcd_json import TXN, TxnAnswer, TxnRequest
+from holdfast.protocol.etcd_json import RANGE, TXN, RangeAnswer, TxnAnswer, TxnRequest
 from holdfast.rules.errors import (
     AlreadyExists,
     BadAnswer,
     BodyTooLarge,
     EtcdRefused,
+    OverLimit,
     UnknownMesh,
     Unreachable,
 )
@@ -30,9 +31,11 @@ from holdfast.rules.etcd.entry import (
     START,
     HeldKey,
     Kind,
+    OrderBase,
     OrderedEntry,
     OrderPoint,
     OrderState,
+    StoredBeat,
     StoredEntry,
     StoredEpoch,
     StoredIncarnation,
@@ -40,6 +43,7 @@ from holdfast.rules.etcd.entry import (
     order_state,
     ordered_entry,
     pack,
+    unpack,
 )
 from holdfast.rules.etcd.keys import OrderKeys
 from holdfast.rules.etcd.outcome import (
@@ -53,7 +57,7 @@ from holdfast.rules.etcd.outcome import (
     not_appended,
 )
 from holdfast.rules.ids import check_id
-from holdfast.rules.limits import ETCD_ENTRY_BYTES_MAX, SECOND_MS
+from holdfast.rules.limits import ETCD_BASES_MAX, ETCD_ENTRY_BYTES_MAX, SECOND_MS
 from holdfast.rules.names import check_peer
 from holdfast.transport.etcd_gateway import EtcdGateway
 
@@ -63,9 +67,13 @@ class OrderEnd(NamedTuple):
 
     point: OrderPoint
     state: OrderState
+    beats: int = 0
+    """How often coordinators have said that they are alive; only a look tells."""
+    beat: StoredBeat | None = None
+    """What they said last."""
 
 
-class EtcdOrder:
+class EtcdEngine:
     """The order of one scope, as one node uses it. Belongs to one event loop."""
 
     def __init__(
@@ -78,19 +86,60 @@ class EtcdOrder:
 
     # --- the order as a whole ------------------------------------------------------------------
 
-    async def begin(self, incarnation: int, *, epoch_base: int = 0, timeout_ms: int) -> None:
-        """Begins the order. AlreadyExists if somebody has begun one in this scope."""
-        born = StoredIncarnation(1, incarnation, epoch_base, self._nonce())
+    async def begin(
+        self,
+        incarnation: int,
+        *,
+        epoch_base: int = 0,
+        commits: int = 0,
+        fence: str = "",
+        nonce: bytes | None = None,
+        timeout_ms: int,
+    ) -> None:
+        """Begins the order, behind so many commits of the mesh. AlreadyExists if somebody has begun
+        one in this scope; with the same `nonce` it was us.
+        """
+        nonce = nonce or self._nonce()
+        base = OrderBase(incarnation, 0, commits, fence, nonce)
+        born = StoredIncarnation(1, incarnation, epoch_base, nonce, (base,))
         answer = await self._txn(transactions.begin(self.keys, born), _until(timeout_ms))
         if answer.succeeded:
             return
-        found, *_ = transactions.read_answer(answer, transactions.STATE_KEYS)
+        found = transactions.read_answer(answer, transactions.STATE_KEYS)
         # The answer to an earlier try may have been lost.
-        if found is None or found.value != pack(born):
+        if found[0] is None or found[0].value != pack(born):
+            if found[0] is not None:
+                self._learn(found, None)
             raise AlreadyExists(
                 f"the etcd holds an order of {self.keys.scope} already",
                 hint="join it, or use another scope",
             )
+
+    async def begin_incarnation(
+        self, incarnation: int, *, epoch_min: int, commits: int, fence: str, timeout_ms: int
+    ) -> OrderState:
+        """Goes on with a new incarnation behind the end of the order as it is now. Epochs go on
+        above `epoch_min`.
+        """
+        until, nonce = _until(timeout_ms), self._nonce()
+        end = await self._end(until, trusted=False)
+        while True:
+            state = end.state
+            if len(state.bases) >= ETCD_BASES_MAX:
+                raise OverLimit(f"an order has {ETCD_BASES_MAX} incarnations at most")
+            if state.incarnation >= incarnation:
+                raise AlreadyExists(
+                    f"the order of {self.keys.scope} is in incarnation {state.incarnation} already"
+                )
+            base = OrderBase(incarnation, end.point.position, commits, fence, nonce)
+            epoch_base = max(state.epoch_base, epoch_min - state.epoch_version)
+            born = StoredIncarnation(1, incarnation, epoch_base, nonce, (*state.bases, base))
+            request = transactions.begin_incarnation(self.keys, state, born, end.point.number)
+            answer = await self._txn(request, until)
+            end = await self._end(until, trusted=False)
+            if answer.succeeded or end.state.incarnation_value == pack(born):
+                self._state = end.state
+                return end.state
 
     async def end(self, *, timeout_ms: int) -> OrderEnd:
         """Where the order ends now: whoever has seen everything up to there, and reads then, reads
@@ -98,26 +147,83 @@ class EtcdOrder:
         """
         return await self._end(_until(timeout_ms))
 
+    async def recovered_end(self, *, timeout_ms: int) -> OrderEnd:
+        """The same of an order that is older than it was: it is believed if somebody has begun a
+        new incarnation of it.
+        """
+        end = await self._end(_until(timeout_ms), trusted=False)
+        if self._state is not None and end.state.incarnation > self._state.incarnation:
+            self._state = end.state
+        return end
+
     async def coordinate(self, *, timeout_ms: int) -> OrderState:
         """Takes a new epoch for this node. Every epoch before it is over then."""
         until = _until(timeout_ms)
         led = StoredEpoch(1, self._node, self._nonce())
         state = (await self._end(until)).state
         while True:
-            answer = await self._txn(transactions.raise_epoch(self.keys, state, led), until)
-            if answer.succeeded:
-                (held,) = transactions.read_answer(answer, 1)
-                if held is None:
-                    raise BadAnswer("the etcd does not read what it has written")
-                led_now = msgspec.structs.replace(
-                    state, coordinator=self._node, epoch_version=held.version
-                )
-                self._state = newer(self._state, led_now)
-                return led_now
-            found = transactions.read_answer(answer, transactions.STATE_KEYS)
-            state = self._learn(found, state)
-            if found[1] is not None and found[1].value == pack(led):
-                return state  # by an earlier try, whose answer was lost
+            taken, state = await self._raise(state, led, until)
+            if taken:
+                return state
+
+    async def take_over(self, seen: OrderState, *, timeout_ms: int) -> OrderState | None:
+        """The same, unless somebody else has done it since `seen`."""
+        led = StoredEpoch(1, self._node, self._nonce())
+        taken, state = await self._raise(seen, led, _until(timeout_ms))
+        return state if taken else None
+
+    async def _raise(
+        self, state: OrderState, led: StoredEpoch, until: float
+    ) -> tuple[bool, OrderState]:
+        answer = await self._txn(transactions.raise_epoch(self.keys, state, led), until)
+        if answer.succeeded:
+            (held,) = transactions.read_answer(answer, 1)
+            if held is None:
+                raise BadAnswer("the etcd does not read what it has written")
+            led_now = msgspec.structs.replace(
+                state, coordinator=self._node, epoch_version=held.version
+            )
+            self._state = newer(self._state, led_now)
+            return True, led_now
+        found = transactions.read_answer(answer, transactions.STATE_KEYS)
+        # By an earlier try, whose answer was lost, if it is what we have written.
+        return found[1] is not None and found[1].value == pack(led), self._learn(found, state)
+
+    # --- signs of life -------------------------------------------------------------------------
+
+    async def look(self, *, timeout_ms: int) -> OrderEnd:
+        """Where the order ends, and whether its coordinator shows signs of life."""
+        was = self._state
+        request = transactions.look(self.keys)
+        answer = await self._txn(request, _until(timeout_ms), writes=False)
+        *found, last, beat = answer.ranges(transactions.STATE_KEYS + 2)
+        point = START if last is None else OrderPoint(last.revision, last.version)
+        state = self._learn(found, was)
+        if beat is None:
+            return OrderEnd(point, state)
+        return OrderEnd(point, state, beat.version, unpack(StoredBeat, beat))
+
+    async def beat(
+        self,
+        state: OrderState,
+        beats: int,
+        *,
+        let_go: bool = False,
+        to: str = "",
+        timeout_ms: int,
+    ) -> bool:
+        """Says something about who coordinates, under an epoch and behind so many beats. False if
+        either is no longer so: look again.
+        """
+        value = StoredBeat(1, state.epoch_version, let_go, to)
+        request = transactions.beat(self.keys, state, beats, value)
+        answer = await self._txn(request, _until(timeout_ms))
+        if answer.succeeded:
+            return True
+        *found, held = transactions.read_answer(answer, transactions.STATE_KEYS + 1)
+        self._learn(found, state)
+        # By an earlier try, whose answer was lost.
+        return held is not None and held.version == beats + 1 and held.value == pack(value)
 
     # --- entries -------------------------------------------------------------------------------
 
@@ -151,6 +257,18 @@ class EtcdOrder:
         answer = await self._txn(wanted, _until(timeout_ms), writes=False)
         (held,) = answer.ranges(1)
         return None if held is None else ordered_entry(id, held, 0)
+
+    async def number_at(self, position: int, *, timeout_ms: int) -> int:
+        """How many entries the order had at a position. Truncated if the etcd has forgotten it."""
+        request = transactions.get_at(self.keys.last, position)
+        until = _until(timeout_ms)
+        found = (await self._gateway.call(RANGE, request, RangeAnswer, until=until)).one
+        return 0 if found is None else found.version
+
+    @property
+    def known(self) -> OrderState | None:
+        """What was last heard of the order."""
+        return self._state
 
     async def _append(
         self,
@@ -189,8 +307,8 @@ class EtcdOrder:
 
     # --- what is known -------------------------------------------------------------------------
 
-    async def _end(self, until: float) -> OrderEnd:
-        was = self._state
+    async def _end(self, until: float, *, trusted: bool = True) -> OrderEnd:
+        was = self._state if trusted else None
         answer = await self._txn(transactions.read_state(self.keys), until, writes=False)
         *found, last = answer.ranges(transactions.STATE_KEYS + 1)
         point = START if last is None else OrderPoint(last.revision, last.version)

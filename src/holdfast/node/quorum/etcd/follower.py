@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.node.quorum.etcd import transactions
-from holdfast.node.quorum.etcd.engine import EtcdOrder
+from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.protocol.etcd_json import (
     RANGE,
     TXN,
@@ -78,7 +78,7 @@ class OrderFollower:
     def __init__(
         self,
         gateway: EtcdGateway,
-        order: EtcdOrder,
+        order: EtcdEngine,
         after: OrderPoint,
         *,
         quiet_ms: int = ETCD_QUIET_MS,
@@ -250,6 +250,36 @@ class OrderFollower:
 
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._patience_ms / SECOND_MS
+
+    async def count_after(self) -> OrderPoint:
+        """The point of a follower that knows its position and not its number, from a listing."""
+        last, count = 0, 0
+        async with aclosing(self._pages()) as pages:
+            async for page in pages:
+                for held in (kv.held for kv in page.kvs):
+                    if held.key == self._keys.last:
+                        last = held.version
+                    elif self._keys.id_of(held.key) is not None:
+                        count += held.revision > self.seen.position
+        return OrderPoint(self.seen.position, last - count)
+
+
+async def counted_point(
+    gateway: EtcdGateway, order: EtcdEngine, position: int, *, timeout_ms: int
+) -> OrderPoint:
+    """The point of the order at a position, up to which a node has folded it. QuorumSetBack if the
+    etcd has not come as far.
+    """
+    end = await order.end(timeout_ms=timeout_ms)
+    if position >= end.point.position or not position:
+        point = OrderPoint(position, end.point.number if position else 0)
+        check_end(point, end.point, 0)
+        return point
+    try:
+        return OrderPoint(position, await order.number_at(position, timeout_ms=timeout_ms))
+    except Truncated:  # the etcd has compacted its history since
+        at = OrderPoint(position, 0)
+        return await OrderFollower(gateway, order, at, patience_ms=timeout_ms).count_after()
 
 
 async def _next(lines: AsyncIterator[WatchAnswer]) -> WatchAnswer:

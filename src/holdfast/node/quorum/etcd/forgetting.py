@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from holdfast.node.quorum.etcd import transactions
-from holdfast.node.quorum.etcd.engine import EtcdOrder
+from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.protocol.etcd_json import (
     COMPACTION,
     RANGE,
@@ -36,7 +36,7 @@ from holdfast.transport.etcd_gateway import EtcdGateway
 class OrderForgetting:
     """What forgets for one order."""
 
-    def __init__(self, gateway: EtcdGateway, order: EtcdOrder, *, step_ms: int) -> None:
+    def __init__(self, gateway: EtcdGateway, order: EtcdEngine, *, step_ms: int) -> None:
         """`step_ms` is the time that one step may take."""
         self._gateway, self._order, self._keys = gateway, order, order.keys
         self._step_ms = step_ms

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.protocol.etcd_json import (
     Operation,
+    RangeRequest,
     TxnAnswer,
     TxnRequest,
     ValueIs,
@@ -21,6 +22,7 @@ from holdfast.protocol.etcd_json import (
 from holdfast.rules.etcd.entry import (
     HeldKey,
     OrderState,
+    StoredBeat,
     StoredEntry,
     StoredEpoch,
     StoredFloor,
@@ -37,6 +39,11 @@ def read_state(keys: OrderKeys) -> TxnRequest:
     return TxnRequest(success=(*_state(keys), get(keys.last)))
 
 
+def look(keys: OrderKeys) -> TxnRequest:
+    """The same with the coordinator's sign of life."""
+    return TxnRequest(success=(*_state(keys), get(keys.last), get(keys.beat)))
+
+
 def begin(keys: OrderKeys, born: StoredIncarnation) -> TxnRequest:
     """Begins an order where there is none."""
     return TxnRequest(
@@ -46,12 +53,40 @@ def begin(keys: OrderKeys, born: StoredIncarnation) -> TxnRequest:
     )
 
 
+def begin_incarnation(
+    keys: OrderKeys, state: OrderState, born: StoredIncarnation, last_version: int
+) -> TxnRequest:
+    """Begins the next incarnation of an order behind its last entry, unless one was appended or
+    somebody else has begun one.
+    """
+    return TxnRequest(
+        compare=(
+            value_is(keys.incarnation, state.incarnation_value),
+            version_is(keys.last, last_version),
+        ),
+        success=(put(keys.incarnation, pack(born)),),
+        failure=_state(keys),
+    )
+
+
 def raise_epoch(keys: OrderKeys, state: OrderState, led: StoredEpoch) -> TxnRequest:
     """Makes a node the coordinator, unless somebody else became it since `state`."""
+    alive = StoredBeat(1, state.epoch_version + 1)
     return TxnRequest(
         compare=_still(keys, state),
-        success=(put(keys.epoch, pack(led)), get(keys.epoch)),
+        success=(put(keys.epoch, pack(led)), put(keys.beat, pack(alive)), get(keys.epoch)),
         failure=_state(keys),
+    )
+
+
+def beat(keys: OrderKeys, state: OrderState, version: int, value: StoredBeat) -> TxnRequest:
+    """Says that the coordinator is alive, or that it is to let go, unless somebody has said
+    something else since `version`.
+    """
+    return TxnRequest(
+        compare=(*_still(keys, state), version_is(keys.beat, version)),
+        success=(put(keys.beat, pack(value)),),
+        failure=(*_state(keys), get(keys.beat)),
     )
 
 
@@ -82,6 +117,11 @@ def raise_floor(keys: OrderKeys, state: OrderState, floor: StoredFloor) -> TxnRe
 
 def delete_keys(found: Sequence[bytes]) -> TxnRequest:
     return TxnRequest(success=tuple(delete(key) for key in found))
+
+
+def get_at(key: bytes, revision: int) -> RangeRequest:
+    """Reads a key as it was at a revision."""
+    return RangeRequest(key=key, revision=str(revision))
 
 
 def get_keys(wanted: Sequence[bytes]) -> TxnRequest:

@@ -230,7 +230,8 @@ def authority(status: OrderStatus) -> FenceToken:
     """The fence under which something is tried now. NoQuorum if it is not known who coordinates,
     who the members are, or whether there is a majority.
     """
-    knows_members = bool(status.members) or status.part == "member"
+    # The members of an etcd are its own.
+    knows_members = bool(status.members) or status.part == "member" or status.engine == "etcd"
     if not status.coordinator or not knows_members or not status.has_quorum:
         raise NoQuorum(
             status.problem or f"no coordinator of {status.mesh!r} with a quorum is known"
