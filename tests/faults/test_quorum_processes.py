@@ -23,9 +23,11 @@ CALLS = 120
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[VoterGroup]:
-    with TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as folder:
-        with three_voters(Path(folder)) as voters:
-            yield voters
+    with (
+        TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True) as folder,
+        three_voters(Path(folder)) as voters,
+    ):
+        yield voters
 
 
 @pytest.mark.parametrize("seed", seeds(1))
