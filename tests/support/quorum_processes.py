@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic, time_ns
@@ -198,9 +199,8 @@ class _Clients:
             self.problems.append(repr(error))
             raise
 
-    @property
-    def made(self) -> int:
-        return len(self.history)
+    def has_made(self, calls: int) -> bool:
+        return len(self.history) >= calls or bool(self.problems)
 
     def _take(self) -> bool:
         with self._lock:
@@ -243,7 +243,7 @@ class _Clients:
     ) -> tuple[bool, Any, int | None]:
         intent = _uuid7(id)
         self.intents[intent] = id
-        operation = {"type": "mission", "id": key, "fields": {"title": str(id)}}
+        operation: dict[str, Any] = {"type": "mission", "id": key, "fields": {"title": str(id)}}
         if base is not None:
             operation["base"] = base
         body = {"id": intent, "operations": [operation], "timeout_ms": 20_000}
@@ -308,7 +308,7 @@ def tell(group: VoterGroup, *, calls: int, seed: int, prefix: str, faults: Seque
     marks: dict[str, float] = {}
     try:
         for name, after, strike in faults:
-            until(lambda after=after: clients.made >= after or bool(clients.problems))
+            until(partial(clients.has_made, after))
             marks[name] = monotonic()
             strike()
     finally:
@@ -319,11 +319,15 @@ def tell(group: VoterGroup, *, calls: int, seed: int, prefix: str, faults: Seque
     return Told(clients.history, clients.acknowledged, marks)
 
 
+def _waits_for_nothing(voter: VoterProcess) -> bool:
+    return bool(voter.ask("GET", "").json["writes"]["pending"] == 0)
+
+
 def _judge(group: VoterGroup, clients: _Clients) -> None:
     voters = list(group.voters.values())
     for voter in voters:
         # What had no majority waits on its disk, and is replayed: then nothing is open any more.
-        until(lambda voter=voter: voter.ask("GET", "").json["writes"]["pending"] == 0)
+        until(partial(_waits_for_nothing, voter))
     committed: set[int] = set()
     for key in sorted({call.key for call in clients.history}):
         told = [_revisions(voter, key) for voter in voters]
