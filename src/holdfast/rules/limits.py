@@ -1092,7 +1092,10 @@ QUORUM_ID_MAX: Final = 1 << 32
 QUORUM_TERM_MAX: Final = (1 << 53) - 1
 """The highest term of a group; a message with a higher one is refused."""
 QUORUM_TERM_LEAP_MAX: Final = 1 << 32
-"""A message whose term is so far above the own one is ignored: no honest voter counts so fast."""
+"""By so much a term rises at once; a message of a later one raises it by this, and is not handled
+otherwise: no honest voter counts so fast."""
+QUORUM_TERM_STEP_MAX: Final = 1024
+"""By more than this a term rises only once in an election timeout."""
 QUORUM_INDEX_MAX: Final = (1 << 63) - 1
 """The highest index of a log, and the highest number of a round."""
 QUORUM_APPEND_BYTES_MAX: Final = 256 * KIB

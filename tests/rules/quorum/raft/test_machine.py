@@ -11,6 +11,8 @@ from holdfast.rules.limits import (
     QUORUM_PROPOSALS_MAX,
     QUORUM_READS_MAX,
     QUORUM_TERM_LEAP_MAX,
+    QUORUM_TERM_MAX,
+    QUORUM_TERM_STEP_MAX,
     QUORUM_UNCOMMITTED_MAX,
     QUORUM_VOTERS_MAX,
     QUORUM_WINDOW_ENTRIES,
@@ -104,7 +106,6 @@ def test_Q4_a_fence_is_incarnation_term_and_index() -> None:
         ({"group": b"another group 16"}, "another_group"),
         ({"to": 2}, "another_recipient"),
         ({"sender": 1}, "own_id"),
-        ({"term": 3 + QUORUM_TERM_LEAP_MAX + 1}, "term_leap"),
     ],
 )
 def test_Q2_a_message_that_is_not_for_this_member_is_refused_by_name(
@@ -116,6 +117,48 @@ def test_Q2_a_message_that_is_not_for_this_member_is_refused_by_name(
     assert after == state
     assert [it.name for it in effects.alarms] == [alarm]
     assert not effects.send
+
+
+def test_Q2_a_term_leaps_only_so_far_and_once_in_an_election_timeout() -> None:
+    """Else a liar uses up the terms with a few messages, and nobody is ever elected again."""
+    state = _leader()
+    lie = HeartbeatAnswer(GROUP, 2, 1, QUORUM_TERM_MAX, 1, 3)
+    state, effects = step(state, Receive(lie))
+    assert (state.role, state.term) == ("follower", 3 + QUORUM_TERM_LEAP_MAX)
+    assert Alarm("term_leap", 2) in effects.alarms
+    for lies in (lie, replace(lie, term=state.term + QUORUM_TERM_STEP_MAX + 1)):
+        after, _ = step(state, Receive(lies))
+        assert after.term == state.term, "it has leapt a moment ago"
+    near, _ = step(state, Receive(replace(lie, term=state.term + QUORUM_TERM_STEP_MAX)))
+    assert near.term == state.term + QUORUM_TERM_STEP_MAX, "steps are free"
+    for _ in range(state.timing.election):
+        state, _ = step(state, Tick(0))
+    vote = AskVote(GROUP, 2, 1, state.term + QUORUM_TERM_STEP_MAX + 1, False, 9, 3, True)
+    state, _ = step(state, Receive(vote))
+    assert (state.term, state.no_leap) == (vote.term, state.timing.election)
+
+
+def test_Q2_Q5_voters_whose_terms_a_liar_has_driven_apart_elect_again() -> None:
+    world = RaftWorld(3)
+    world.elect()
+    misled = world.nodes[1]
+    for _ in range(3):
+        term = misled.state.term + QUORUM_TERM_LEAP_MAX
+        misled.step(Receive(HeartbeatAnswer(GROUP, 3, 1, term, 1, 1)))
+        for _ in range(misled.state.timing.election):
+            misled.step(Tick(0))
+    world.nodes[3].crash()
+    apart = misled.state.term - world.nodes[2].state.term
+    assert apart > 2 * QUORUM_TERM_LEAP_MAX, "it was not misled far enough"
+    for _ in range(20 * misled.state.timing.election):
+        world.tick()
+        world.settle()
+    leader = world.leader()
+    assert leader is not None, "one bad voter of three has ended the group"
+    before = leader.state.commit
+    world.propose(leader)
+    world.settle()
+    assert leader.state.commit > before
 
 
 def test_Q10_an_id_that_no_config_names_yet_is_heard() -> None:

@@ -4,11 +4,16 @@ A message counts if it is of this incarnation of the group, for this member, and
 a committed config has removed. An id that no config here names yet is heard: this node may lag
 behind the config that added it. A later term is adopted; an earlier one is answered with the own
 term, so that a sender which is behind, leader or candidate, learns of it.
+
+A term that is far above the own one can only be a lie, or be told by somebody who was lied to. It
+is adopted all the same, because voters whose terms are apart could never agree again, but slowly:
+one leap in an election timeout, and none above `QUORUM_TERM_LEAP_MAX`. So a liar needs weeks to use
+the terms up, and whoever it has not lied to follows as fast as it leads others away.
 """
 
 from __future__ import annotations
 
-from holdfast.rules.limits import QUORUM_TERM_LEAP_MAX
+from holdfast.rules.limits import QUORUM_TERM_LEAP_MAX, QUORUM_TERM_STEP_MAX
 from holdfast.rules.quorum.raft import election
 from holdfast.rules.quorum.raft.disk import health
 from holdfast.rules.quorum.raft.messages import (
@@ -53,14 +58,31 @@ def is_for_this_member(turn: RaftTurn, message: Message) -> bool:
         turn.alarm("another_recipient", message.sender)
     elif message.sender == state.me:
         turn.alarm("own_id", message.sender)
-    elif message.term > state.term + QUORUM_TERM_LEAP_MAX:
-        turn.alarm("term_leap", message.sender)
     elif is_removed(state, message.sender):
         turn.alarm("removed_sender", message.sender)
         if isinstance(message, _QUESTIONS):
             turn.send.append(RemovedVoter(state.group, state.me, message.sender, state.term))
+    elif message.term > state.term + QUORUM_TERM_STEP_MAX:
+        return _may_leap(turn, message)
     else:
         return True
+    return False
+
+
+def _may_leap(turn: RaftTurn, message: Message) -> bool:
+    """Whether a message of a term far above the own one is handled. If it is too far above, the
+    term only comes nearer.
+    """
+    state = turn.state
+    turn.alarm("term_leap", message.sender)
+    if state.no_leap:
+        return False
+    nearer = state.term + QUORUM_TERM_LEAP_MAX
+    if message.term <= nearer:
+        return True
+    if not isinstance(message, AskVote | RemovedVoter):  # those change no term by themselves
+        turn.set(no_leap=state.timing.election)
+        become_follower(turn, nearer, 0)
     return False
 
 
@@ -88,6 +110,8 @@ def _adopt(turn: RaftTurn, message: Message) -> bool:
             return False
     if isinstance(message, VoteAnswer) and message.pre and message.granted:
         return True
+    if message.term > state.term + QUORUM_TERM_STEP_MAX:
+        turn.set(no_leap=state.timing.election)
     leader = message.sender if isinstance(message, _FROM_LEADER) else 0
     become_follower(turn, message.term, leader)
     return True

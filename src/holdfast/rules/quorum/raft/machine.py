@@ -93,6 +93,8 @@ def _on_tick(turn: RaftTurn, tick: Tick) -> None:
         return
     disk.grow_older(turn)
     turn.set(elapsed=turn.state.elapsed + 1, quiet=turn.state.quiet + 1)
+    if turn.state.no_leap:
+        turn.set(no_leap=turn.state.no_leap - 1)
     if turn.state.role == "leader":
         _lead_on(turn)
     else:

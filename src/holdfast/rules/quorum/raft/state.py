@@ -106,6 +106,8 @@ class GroupState(msgspec.Struct, frozen=True):
     """The election timeout in ticks; 0: the next tick draws it."""
     quiet: int = 0
     """Ticks since there was work."""
+    no_leap: int = 0
+    """For so many ticks the term rises by steps only: it has leapt (`admission`)."""
     votes: tuple[tuple[int, bool], ...] = ()
     """Who has answered in this election, by id."""
     vote_write: int = 0
