@@ -38,6 +38,7 @@ def read_tables() -> dict[str, list[TablePage]]:
         "bronze": (schema.BRONZE, ("id",)),
         "sightings": (schema.SIGHTINGS, ("log", "epoch", "offset")),
         "quarantine": (schema.QUARANTINE, ("log", "epoch", "offset", "reason")),
+        "commits": (schema.COMMITS, ("log", "mesh", "number")),
         "reads": (schema.READS, ("log", "epoch", "first", "batch")),
     }
     return {

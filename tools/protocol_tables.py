@@ -11,9 +11,10 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import inspect as shapes
 
-from holdfast.protocol import bus_frames, bus_mesh, frames, log_wire
+from holdfast.protocol import bus_frames, bus_mesh, commit_page, frames, log_wire
 from holdfast.rules import bodies, broker_rows, close_codes, envelope, limits
 from holdfast.rules.bus import capability, message
+from holdfast.rules.quorum import commit_record, fence, view
 from tools.reference import NOTE, read_limits, shown
 
 LIMITS: Final = (
@@ -61,6 +62,14 @@ def tables_page() -> str:
             "Words of a mesh",
             "The bodies of `MESH` frames; the first element is the kind.",
             [*get_args(bus_mesh.MeshWord), bus_mesh.StreamTold, bus_mesh.StreamNamed],
+        ),
+        *section(
+            "A page of commits",
+            "What a quorum has committed, with the records; arrays.",
+            [
+                *(commit_page.CommitPage, commit_page.CommitLine),
+                *(commit_record.CommitRecord, fence.FenceToken, view.EntityRevision),
+            ],
         ),
         *section("Capabilities", "Arrays.", [capability.Capability, capability.CapabilityStep]),
         *section("The log", "What a fetch gives as msgpack.", [log_wire.Batch]),

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from holdfast.bus.options import BusOptions
     from holdfast.node.core.change import Receipt
     from holdfast.node.library.aio import AsyncMesh, AsyncNode, aopen
+    from holdfast.node.library.aio_entities import entity_operation
     from holdfast.node.library.node import Mesh, Node
     from holdfast.node.library.node import open_node as open
+    from holdfast.node.quorum.api import ReadDemand
     from holdfast.pipeline import read_lake as lake
     from holdfast.rules import errors
     from holdfast.rules.errors import Broken, HoldfastError, Refused, Unknown
@@ -44,11 +46,13 @@ _WHERE = {
     "Mesh": "node.library.node",
     "Model": "rules.vectors",
     "Node": "node.library.node",
+    "ReadDemand": "node.quorum.api",
     "Receipt": "node.core.change",
     "Refused": "rules.errors",
     "SqliteMeshStore": "storage.sqlite.bus.mesh_store",
     "Unknown": "rules.errors",
     "aopen": "node.library.aio",
+    "entity_operation": "node.library.aio_entities",
     "errors": "rules.errors",
     "lake": "pipeline",
     "open": "node.library.node",
@@ -68,11 +72,13 @@ __all__ = [
     "Mesh",
     "Model",
     "Node",
+    "ReadDemand",
     "Receipt",
     "Refused",
     "SqliteMeshStore",
     "Unknown",
     "aopen",
+    "entity_operation",
     "errors",
     "lake",
     "open",

@@ -6,7 +6,7 @@ They work in any process, also in those that Spark starts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,9 @@ class PassingLog:
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING
     ) -> Iterator[pa.RecordBatch]:
         yield from self.log.batches(epoch, start, stop, filter)
+
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        yield from self.log.commits(known)
 
     def register(self, consumer: str, start: int) -> None:
         self.log.register(consumer, start)

@@ -5,7 +5,7 @@ It is read as every other log is, in any process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -50,6 +50,9 @@ class ListLog:
 
     def place(self) -> LogBounds:
         return LogBounds(self.name, 1, 1, max((one.offset for one in self.entries), default=0))
+
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        return iter(())
 
     def batches(
         self, epoch: int, start: int, stop: int, filter: Filter = EVERYTHING

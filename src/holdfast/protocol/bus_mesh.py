@@ -174,7 +174,7 @@ class CommitsAsked(msgspec.Struct, array_like=True, frozen=True, tag=16):
     """The number of the first commit that this side lacks."""
 
 
-class CommitsPage(msgspec.Struct, array_like=True, frozen=True, tag=17):
+class CommitsSent(msgspec.Struct, array_like=True, frozen=True, tag=17):
     page: bytes
     """As `commit_page` encodes it."""
 
@@ -201,7 +201,7 @@ MeshWord = (
     | SnapshotRefused
     | CommitsTold
     | CommitsAsked
-    | CommitsPage
+    | CommitsSent
     | CommitsRefused
 )
 

@@ -3,6 +3,8 @@
     {"holdfast": "export", "version": 1, …}      the first line: whose, when, up to where
     {"kind": "state", …}                         rows, each one complete in itself
     {"kind": "blob", "sha256", "part", …}        content, in parts, before the first file of it
+    {"kind": "commit", "number", "record", …}    what a quorum has committed, in its order, with the
+                                                 envelopes; before the log
     {"kind": "log", "offset", "raw", …}          log entries: the envelope itself, and its fields
                                                  for people
     {"holdfast": "end", "sha256", …}             the last line: a file that was cut off has none,
@@ -21,6 +23,7 @@ import msgspec
 
 from holdfast.rules.errors import BadValue, UnsupportedProtocol
 from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX
+from holdfast.rules.quorum.state_rows import Engine
 
 VERSION: Final = 1
 _FLUSH_BYTES: Final = 256 * 1024
@@ -229,6 +232,25 @@ class LogLine(ExportLine, frozen=True, kw_only=True, tag="log"):
     raw: bytes
 
 
+class QuorumLine(ExportLine, frozen=True, kw_only=True, tag="quorum"):
+    """A mesh has voters: which group they are, and how far the exporting node was."""
+
+    mesh: str
+    engine: Engine
+    incarnation: int
+    group: bytes
+    number: int
+
+
+class CommittedLine(ExportLine, frozen=True, kw_only=True, tag="commit"):
+    """One commit, with everything that a node without a vote needs of it."""
+
+    mesh: str
+    number: int
+    record: bytes
+    raw: bytes
+
+
 AnyLine: TypeAlias = (
     MeshLine
     | StateLine
@@ -242,6 +264,8 @@ AnyLine: TypeAlias = (
     | ConflictLine
     | ConsumerLine
     | PeerLine
+    | QuorumLine
+    | CommittedLine
     | LogLine
 )
 

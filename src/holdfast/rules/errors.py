@@ -6,7 +6,7 @@
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   │                    UnknownScheme BadQuorumMessage BadFence UnknownEntityType BadEntity
     │   │                    BaseRequired Orphaned DependencyCycle SecretRefused NotAuthMaterial
-    │   │                    BadChecksum BadCommitPage
+    │   │                    BadChecksum BadCommitPage BadQuorumSnapshot
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
@@ -144,6 +144,16 @@ class BadQuorumMessage(
     hint="the sender is damaged, hostile or newer; nothing was changed",
 ):
     """A message between voters cannot be read, or says what no voter can say."""
+
+
+class BadQuorumSnapshot(
+    BadInput,
+    code="bad_quorum_snapshot",
+    hint="its sender is damaged, hostile or newer; nothing was changed, and it has to come again",
+):
+    """A snapshot of what a quorum has committed is not whole, not of this group, or has a row that
+    no committed order can make.
+    """
 
 
 class BadId(

@@ -1031,6 +1031,21 @@ BUS_LIFE_LOOK_MS: Final = SECOND_MS
 """How often a link looks whether the sign of life has come that it has asked for."""
 BUS_LATE_MS: Final = 100
 """A look that is this late tells that the process stood still; the peer has as much longer."""
+BUS_IN_HAND_RANGES_MAX: Final = 64
+"""Ranges of one stream that are being stored, and of which a node remembers that nobody else has to
+be asked for them."""
+BUS_SNAPSHOT_BARREN_MAX: Final = 16_384
+"""Parts of a snapshot in a row that bring nothing new; after that another peer is asked for one."""
+BUS_SNAPSHOT_ROWS_MAX: Final = 100_000_000
+"""Changes in one snapshot over the bus; a longer one is refused."""
+BUS_COMPARISONS_MAX: Final = 16
+"""How often in a row a peer may make this node look through a stream, by telling another digest of
+it each time."""
+BUS_COMPARISONS_MS: Final = 10 * SECOND_MS
+"""After that once in this time."""
+BUS_TOLD_RANGES_A_TURN: Final = 4096
+"""Ranges of streams that are looked at in one turn of the loop because one peer told of them; then
+it is others' turn."""
 # Finding peers on a local network
 BUS_NAMES_WAITING_MAX: Final = 1024
 """Names of known peers that wait to be resolved; the oldest is dropped for one more."""
@@ -1135,6 +1150,12 @@ QUORUM_COMPACT_BYTES: Final = 8 * MIB
 """Bytes of entries that can go, so that a log is shortened."""
 QUORUM_SNAPSHOT_BYTES_MAX: Final = 64 * 1024 * MIB
 """The largest snapshot of a group that is taken in; a larger one is refused."""
+QUORUM_PAGE_BYTES: Final = 128 * KIB
+"""About so many bytes of rows make one page of a snapshot of what was committed."""
+QUORUM_PAGE_BYTES_MAX: Final = 64 * MIB
+"""The largest page of such a snapshot: one row may be as large as an envelope with its record."""
+QUORUM_STAGE_ROWS: Final = 500
+"""Rows of a snapshot that are stored in one transaction, before it takes its place."""
 QUORUM_SNAPSHOT_STALL_TICKS: Final = 100
 """After so many ticks without a word of its receiver a snapshot is given up, and a receiver that
 has refused one gets the next."""

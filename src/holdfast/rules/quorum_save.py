@@ -181,10 +181,12 @@ def after_install(
     they do if the log has the snapshot's last entry. Term and vote may change with it.
     """
     _check_number(head, group.scope, number)
+    # By what was committed before: with it comes that the snapshot is.
+    committed = head.commit
     head = _after_hard_state(head, group.scope, hard)
     check_snapshot(group, head, snapshot, voter)
     stays = snapshot.index <= head.last and term_at(snapshot.index) == snapshot.term
-    if not stays and head.base < snapshot.index <= min(head.commit, head.last):
+    if not stays and head.base < snapshot.index <= min(committed, head.last):
         raise LogMismatch(
             f"entry {snapshot.index} of {group.scope} is committed, and is another one in the "
             "snapshot"

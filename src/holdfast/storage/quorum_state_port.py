@@ -77,6 +77,14 @@ class CommitReader(Protocol):
         before; 0 for none.
         """
 
+    def commit_lowest(self) -> int:
+        """The lowest offset of a record, in whatever mesh; 0 for none. Records that came without
+        their envelopes have offsets below 0.
+        """
+
+    def voids(self, mesh: str, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Intents that were given up, with id > after, and by which commits; by id."""
+
     def intents_known(self, mesh: str, ids: Sequence[bytes]) -> dict[bytes, IntentRecord]:
         """Those of these intents that were committed or given up."""
 
@@ -115,6 +123,17 @@ class CommitWriter(CommitReader, Protocol):
     def commits_add(self, rows: Sequence[CommitRow]) -> None: ...
     def voids_add(self, mesh: str, rows: Sequence[tuple[bytes, int]]) -> None:
         """Intents that were given up, each with the number of the commit that did so."""
+
+    def committed_clear(self, mesh: str) -> None:
+        """Removes all rows of a mesh that a fold has made: entities, revisions, voids, leases,
+        nodes, conflicts, turns of tasks, commit records. Not where the node stands, and no tasks.
+        """
+
+    def committed_move(self, source: str, mesh: str, head: int) -> None:
+        """The rows of `source`, which is no mesh, take the place of those of a mesh. Its commit
+        records stay: those of `source` are added to them, as folded when the log ended at `head`.
+        Its tasks are removed.
+        """
 
     def lease_put(self, mesh: str, row: LeaseRow) -> None:
         """Adds or changes a lease; one that nobody holds is forgotten."""

@@ -63,6 +63,11 @@ NAMED = """
     pipeline.state pipeline.query pipeline.snapshot pipeline.reembed
     pipeline.compact pipeline.vacuum pipeline.backfill pipeline.repair pipeline.serve
     pipeline.changes pipeline.register
+    quorum.init quorum.status quorum.members quorum.add quorum.remove quorum.transfer
+    quorum.step-down quorum.pause quorum.resume quorum.recover quorum.replay
+    entity.put entity.patch entity.delete entity.get entity.list entity.history
+    lease.run lease.list lease.show lease.release
+    writes.list writes.show writes.resolve writes.conflicts writes.replay
 """
 
 

@@ -147,3 +147,14 @@ def test_Q8_a_later_term_comes_with_the_snapshot_in_one_step(log: QuorumLog) -> 
     assert log.intake_install("team", 1, 3, HardStateRow(term=5, vote=4, commit=9)).last == 9
     head = log.head("team")
     assert (head.term, head.vote, head.commit, head.base) == (5, 4, 9, 9)
+
+
+def test_Q8_entries_of_another_past_go_though_the_snapshot_says_that_it_is_committed(
+    log: QuorumLog,
+) -> None:
+    filled(log, 1, 1, 1, 1)
+    log.save(write(2, term=3, commit=2))
+    come_in(log, 3, 2)
+    assert log.intake_install("team", 1, 3, HardStateRow(term=3, commit=3)).last == 3
+    head = log.head("team")
+    assert (head.base, head.base_term, head.commit) == (3, 2, 3)

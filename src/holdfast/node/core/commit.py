@@ -112,8 +112,13 @@ class CommitRun:
     in_no_stream = True
     """Intents count in no stream of their origins: who spreads those need not look."""
 
-    def __init__(self, ctx: NodeContext, mesh: str, entries: Sequence[CommittedEntry]) -> None:
-        self._ctx, self._mesh = ctx, mesh
+    def __init__(
+        self, ctx: NodeContext, mesh: str, entries: Sequence[CommittedEntry], upto: int = 0
+    ) -> None:
+        """`upto` is the engine's index up to which there is nothing else: entries of its own follow
+        the last envelope.
+        """
+        self._ctx, self._mesh, self._upto = ctx, mesh, upto
         self._entries = list(entries)
         indexes = [entry.index for entry in self._entries]
         assert all(a < b for a, b in pairwise(indexes)), "an engine gives entries in order"
@@ -158,7 +163,7 @@ class CommitRun:
         self._follow(tx, mesh, counted)
         self._end_queued(tx, results, waited)
         self._end_voided(tx, state.voids)
-        tx.quorum_put(_moved(standing, self._entries, counted))
+        tx.quorum_put(_moved(standing, self._entries, counted, self._upto))
         return results
 
     def _results(
@@ -396,10 +401,10 @@ def _refused(error: Refused) -> Committed:
 
 
 def _moved(
-    standing: QuorumRow, entries: Sequence[CommittedEntry], counted: Sequence[_Counted]
+    standing: QuorumRow, entries: Sequence[CommittedEntry], counted: Sequence[_Counted], upto: int
 ) -> QuorumRow:
     """Where we stand after the run."""
-    applied = max([standing.applied, *(entry.index for entry in entries[-1:])])
+    applied = max([standing.applied, upto, *(entry.index for entry in entries[-1:])])
     if not counted:
         return msgspec.structs.replace(standing, applied=applied)
     last = counted[-1]

@@ -16,6 +16,7 @@ from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
     BlobLine,
+    CommittedLine,
     ConflictLine,
     ConsumerLine,
     EnvelopeFields,
@@ -30,6 +31,7 @@ from holdfast.protocol.export_lines import (
     ModelLine,
     Out,
     PeerLine,
+    QuorumLine,
     Stamped,
     StateLine,
     TaskLine,
@@ -142,6 +144,10 @@ class _Export:
                     yield from self._parts(sha)
                 yield fact
         if self._log:
+            for row in self._reader.quorum_list():
+                if row.mesh in self._slugs:
+                    yield copy_to(QuorumLine, row, group=row.tag)
+                    yield from self._commits(row.mesh)
             for entry in self._entries():
                 yield _log_line(entry)
 
@@ -168,6 +174,16 @@ class _Export:
         ):
             shown = with_winner(reader, row)
             yield copy_to(ConflictLine, shown, winner=_text(shown.winner), loser=_text(row.loser))
+
+    def _commits(self, mesh: str) -> Iterator[CommittedLine]:
+        for row in paged(
+            lambda after: self._reader.commit_range(mesh, after + 1, CHUNK_ROWS),
+            lambda row: row.number,
+            0,
+        ):
+            entry = self._reader.log_get(row.offset)
+            if entry is not None:  # its record stays when the log is truncated
+                yield CommittedLine(mesh=mesh, number=row.number, record=row.record, raw=entry.raw)
 
     def _parts(self, sha256: str) -> Iterator[BlobLine]:
         sha = bytes.fromhex(sha256)

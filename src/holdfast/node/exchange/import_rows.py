@@ -23,7 +23,8 @@ where it stopped and writes nothing twice. A bad line raises with its number and
 chunk is written, unless the caller wants bad lines to be skipped and reported.
 
 `import_log` takes the envelopes as they are, with the stamps of their origins, through the intake
-that all envelopes from outside pass. So two homes can exchange their logs by file.
+that all envelopes from outside pass. So two homes can exchange their logs by file. What quorums
+have committed comes after that, with its records (`import_commits.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from holdfast.node.core import operations
 from holdfast.node.core.change import Change
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Intake
+from holdfast.node.exchange.import_commits import import_commits
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
@@ -66,6 +68,7 @@ from holdfast.rules.errors import (
     Conflict,
     HoldfastError,
     NotAllowed,
+    NotCommitted,
     NotFound,
     OverLimit,
     StoreBusy,
@@ -150,6 +153,8 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
     def take() -> None:
         for (number, _), applied in zip(batch, node.apply(raw for _, raw in batch), strict=True):
             name = "refused" if applied.outcome is None else applied.outcome.value
+            if isinstance(applied.error, NotCommitted):
+                continue  # it comes again with its record, or counts for nobody
             counts[name] = counts.get(name, 0) + 1
             if applied.error is not None and len(refused) < limits.IMPORT_BAD_LINES_MAX:
                 refused.append(BadLine(number, applied.error.code, applied.error.message))
@@ -173,6 +178,9 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
                     take()
                     _tell(progress, number, checked)
         take()
+        found = import_commits(node._engine, NumberedLines(source, checked))
+        counts |= found.counts
+        refused += [BadLine(*one) for one in found.refused]
     return ImportedLog(counts=counts, refused=tuple(refused))
 
 

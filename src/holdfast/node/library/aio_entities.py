@@ -17,18 +17,16 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.quorum_reach import Reach
 from holdfast.node.log.entity_history import PastRevision, entity_history
 from holdfast.node.quorum.api import ReadDemand, StrongReceipt
+from holdfast.node.quorum.entity_writes import change_entities
 from holdfast.rules.arguments import checks_arguments
-from holdfast.rules.bodies import encode_body, encode_value
-from holdfast.rules.errors import BadInput
+from holdfast.rules.bodies import encode_value
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.rules.quorum.entities import check_type, read_fields
 from holdfast.rules.quorum.intents import (
-    EntityChange,
     EntityOperation,
     Guard,
     OperationKind,
-    entity_name,
 )
 from holdfast.rules.quorum.view import EntityRow
 
@@ -187,18 +185,8 @@ class AsyncEntities:
     ) -> StrongReceipt:
         """Several operations (`entity_operation`) as one: all of them or none."""
         given = tuple(operations)
-        if not given:
-            raise BadInput("a change has at least one operation")
-        name = entity_name(given[0].type, given[0].id)
         api = await self._reach()
-        return await api.intend(
-            self._mesh,
-            "entity.change",
-            name,
-            encode_body(EntityChange(given)),
-            id=intent_id,
-            timeout_ms=timeout_ms,
-        )
+        return await change_entities(api, self._mesh, given, id=intent_id, timeout_ms=timeout_ms)
 
     # --- reads -------------------------------------------------------------------------------
 

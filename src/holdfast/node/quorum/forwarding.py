@@ -56,7 +56,7 @@ _ELSEWHERE: Final = (NoQuorum, TooMany, NoVoters, OverLimit)
 """What a voter says when another one may do it, and it itself has done nothing."""
 
 
-class Answer(Protocol):
+class VoterAnswer(Protocol):
     @property
     def body(self) -> bytes: ...
 
@@ -66,7 +66,7 @@ class RequestBus(Protocol):
 
     async def request(
         self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
-    ) -> Answer: ...
+    ) -> VoterAnswer: ...
 
 
 class ForwardedOrder:

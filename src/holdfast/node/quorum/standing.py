@@ -67,7 +67,8 @@ def warnings_of(order: OrderStatus) -> list[str]:
         found.append("one voter decides alone: if its disk is lost, all is lost; add two more")
     if not order.has_quorum:
         found.append("no majority of the voters is heard: strong writes do not commit")
-    away = [one.peer for one in voters if not one.linked]
+    # A member without a vote asks one voter, and need not be linked to the others.
+    away = [one.peer for one in voters if not one.linked and order.part != "member"]
     if away:
         found.append(f"no link to {', '.join(away)}")
     found += [f"the disk of {one.peer}: {one.disk}" for one in voters if one.disk != "fine"]

@@ -42,7 +42,7 @@ from holdfast.rules.quorum.intents import decode_intent
 from holdfast.storage.ports import Reader
 
 
-class MemberRequest(Protocol):
+class VoterRequest(Protocol):
     """A request that came over a proved link."""
 
     @property
@@ -75,7 +75,7 @@ class VoterService:
         bus.serve(PROPOSE, self.propose_asked)
         bus.serve(CONFIRM, self.confirm_asked)
 
-    async def propose_asked(self, asked: MemberRequest) -> bytes:
+    async def propose_asked(self, asked: VoterRequest) -> bytes:
         wanted = wire.decode(asked.body, ProposeAsked)
         order, member = self._may(asked.key, wanted.mesh, "write")
         _check_intent(wanted, member)
@@ -95,7 +95,7 @@ class VoterService:
         )
         return wire.encode(given)
 
-    async def confirm_asked(self, asked: MemberRequest) -> bytes:
+    async def confirm_asked(self, asked: VoterRequest) -> bytes:
         wanted = wire.decode(asked.body, ConfirmAsked)
         order, _ = self._may(asked.key, wanted.mesh, "read")
         with self._room(asked.key):

@@ -88,7 +88,9 @@ def commit_faults(reader: Reader, peer: str, row: QuorumRow, *, full: bool) -> l
 
 def _fits(reader: Reader, row: QuorumRow) -> bool:
     """Whether the whole order can be folded again."""
-    return row.number <= limits.DOCTOR_REPLAY_ROWS and reader.log_bounds()[0] == 1
+    if row.number > limits.DOCTOR_REPLAY_ROWS or reader.log_bounds()[0] != 1:
+        return False
+    return reader.commit_lowest() >= 0  # Else a snapshot brought records without envelopes.
 
 
 def _standing_faults(reader: Reader, row: QuorumRow) -> Iterator[str]:

@@ -7,7 +7,7 @@ it. So a task that reads one part of an export does not read the other parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 from uuid import UUID
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from holdfast.pipeline.logs.arrow import from_lists, in_order, uuid_texts
 from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
-from holdfast.protocol.export_lines import Header, LogLine, Trailer, check_file
+from holdfast.protocol.export_lines import CommittedLine, Header, LogLine, Trailer, check_file
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.ids import ID_BYTES
@@ -25,6 +25,7 @@ from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX, KIB, SOURCE_BATCH_BYTES
 from holdfast.rules.rows import Columns
 
 _lines: Final = msgspec.json.Decoder(LogLine)
+_commit: Final = msgspec.json.Decoder(CommittedLine)
 _header: Final = msgspec.json.Decoder(Header)
 _trailer: Final = msgspec.json.Decoder(Trailer)
 _TAIL_BYTES: Final = 4 * KIB
@@ -86,6 +87,24 @@ class ExportLog(OpenedLog):
                     start = lines[-1].offset + 1
                 if batch.num_rows:
                     yield batch
+
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+        piece: list[bytes] = []
+        with self._open() as file:
+            for raw in file:  # they stand before the log
+                kind = _kind.decode(raw).kind
+                if kind == "log":
+                    break
+                if kind != "commit":
+                    continue
+                line = _commit.decode(raw)
+                if line.number > known.get(line.mesh, 0):
+                    piece.append(line.record)
+                if len(piece) >= SOURCE_BATCH_ROWS:
+                    yield piece
+                    piece = []
+        if piece:
+            yield piece
 
     def _open(self) -> BinaryIO:
         try:

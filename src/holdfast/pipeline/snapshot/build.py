@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -42,7 +42,7 @@ from holdfast.pipeline.snapshot.files import (
 )
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.bodies import family_of
-from holdfast.rules.errors import BadInput, UnknownMesh
+from holdfast.rules.errors import BadInput, HasVoters, UnknownMesh
 from holdfast.rules.limits import SNAPSHOT_PART_BYTES
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.order import ORDER_COLUMNS
@@ -136,6 +136,7 @@ def _build(
     if not clocks:
         what = "yet" if point.mesh is None else f"of a mesh {point.mesh!r}"
         raise UnknownMesh(f"the lake holds nothing {what}", hint="fill it: holdfast pipeline run")
+    _refuse_voted(lake, clocks)
     place.prepare()
     entries, later = split_at(spark, lake, bronze, point)
     logs = log_coverage(spark, lake, bronze, later)
@@ -165,6 +166,22 @@ def _build(
     place.publish(manifest.encode(), uuid4().hex)
     strays = place.remove_strays({part.path for part in manifest.parts})
     return _reported(place.root, manifest, strays)
+
+
+def _refuse_voted(lake: Lake, meshes: Collection[str]) -> None:
+    """What quorums decided has an order that envelopes alone do not tell, so a node cannot be made
+    of them.
+    """
+    if not lake.commits.exists:
+        return
+    rows, _ = lake.commits.load(lake.commits.files(), ["mesh"])
+    voted = sorted(set(rows["mesh"].unique().to_pylist()) & set(meshes))
+    if voted:
+        raise HasVoters(
+            f"the mesh {voted[0]!r} has voters: what they decided cannot be rebuilt from the lake",
+            hint="join the mesh again, then its members bring what was committed; or restore a "
+            "backup; or name a mesh without voters",
+        )
 
 
 def _reported(target: str, manifest: SnapshotManifest, strays: int) -> SnapshotBuilt:

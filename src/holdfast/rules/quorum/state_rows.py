@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, Literal
+from zlib import crc32
 
 import msgspec
 
@@ -56,6 +57,31 @@ class CommitRow(msgspec.Struct, frozen=True, gc=False):
     """
     record: bytes
     """As `commit_record` encodes it."""
+
+
+STAGED: Final = 1 << 62
+"""Records of a snapshot that is not in place yet have offsets below what any other one has: those
+of their envelopes less this, so that a fold may still give these envelopes their records."""
+_LOST_BITS: Final = 28
+LOST: Final = 1 << _LOST_BITS
+"""So many records without an envelope may one snapshot have."""
+
+
+def staged_offset(mesh: str, offset: int | None, lost: int) -> int:
+    """The offset of a staged record: of one whose envelope stands in the log, or of the so-many-th
+    one (from 1 on) whose envelope nobody has.
+    """
+    if offset is not None:
+        return offset - STAGED
+    assert 0 < lost < LOST, "more records without envelopes than a snapshot may have"
+    return -STAGED - (crc32(mesh.encode()) << _LOST_BITS) - lost
+
+
+def placed_offset(staged: int, lowest: int) -> int:
+    """The offset of a staged record that takes its place; `lowest` is the lowest one in place."""
+    if staged > -STAGED:
+        return staged + STAGED
+    return min(lowest, 0) - (-staged - STAGED) % LOST
 
 
 class RevisionRow(msgspec.Struct, frozen=True, gc=False):

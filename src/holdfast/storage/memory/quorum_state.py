@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.rules.quorum.degraded_read import SharedSnapshot
 from holdfast.rules.quorum.known_intents import intent_of, void_intent
 from holdfast.rules.quorum.state_rows import (
+    STAGED,
     CommitRow,
     QueueNote,
     QuorumRow,
     WaitingConflict,
+    placed_offset,
 )
 from holdfast.rules.quorum.view import IntentRecord, LeaseRow, NodeRow
 from holdfast.storage.memory.entities import MemoryEntities
+
+_FOLDED: Final = ("entity", "entity_revision", "void", "lease", "quorum_node")
+"""Tables whose keys begin with the mesh, and whose rows do not name it."""
+_NAMED: Final = ("waiting_conflict", "task_event")
+"""Tables whose keys begin with the mesh, and whose rows name it too."""
 
 
 class MemoryQuorumState(MemoryEntities):
@@ -39,6 +47,13 @@ class MemoryQuorumState(MemoryEntities):
 
     def commit_by_head(self, mesh: str, offset: int) -> int:
         return max((row.number for row in self._commits(mesh) if row.head <= offset), default=0)
+
+    def commit_lowest(self) -> int:
+        return min((at for at in self._table("commit") if at > -STAGED // 2), default=0)
+
+    def voids(self, mesh: str, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        rows = [(id, number) for (of, id), number in self._table("void").items() if of == mesh]
+        return sorted([row for row in rows if row[0] > after])[:limit]
 
     def intents_known(self, mesh: str, ids: Sequence[bytes]) -> dict[bytes, IntentRecord]:
         found: dict[bytes, IntentRecord] = {}
@@ -110,6 +125,32 @@ class MemoryQuorumState(MemoryEntities):
     def voids_add(self, mesh: str, rows: Sequence[tuple[bytes, int]]) -> None:
         for id, number in rows:
             self._put("void", (mesh, id), number)
+
+    def committed_clear(self, mesh: str) -> None:
+        for table in (*_FOLDED, *_NAMED):
+            self._take(table, mesh)
+        for row in self._commits(mesh):
+            self._drop("commit", row.offset)
+
+    def committed_move(self, source: str, mesh: str, head: int) -> None:
+        for table in (*_FOLDED, *_NAMED):
+            self._take(table, mesh)
+            for key, row in self._take(table, source):
+                named = msgspec.structs.replace(row, mesh=mesh) if table in _NAMED else row
+                self._put(table, (mesh, *key[1:]), named)
+        self._take("task", mesh)
+        lowest = self.commit_lowest()
+        for row in self._commits(source):
+            self._drop("commit", row.offset)
+            offset = placed_offset(row.offset, lowest)
+            moved = msgspec.structs.replace(row, mesh=mesh, head=head, offset=offset)
+            self._put("commit", offset, moved)
+
+    def _take(self, table: str, mesh: str) -> list[tuple[Any, Any]]:
+        found = [(key, row) for key, row in self._table(table).items() if key[0] == mesh]
+        for key, _ in found:
+            self._drop(table, key)
+        return found
 
     def lease_put(self, mesh: str, row: LeaseRow) -> None:
         if row.holder:

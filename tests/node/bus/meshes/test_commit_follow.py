@@ -18,8 +18,8 @@ from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.protocol.bus_frames import Stream
 from holdfast.protocol.bus_mesh import (
     CommitsAsked,
-    CommitsPage,
     CommitsRefused,
+    CommitsSent,
     CommitsTold,
     MeshesShared,
     encode_word,
@@ -117,7 +117,7 @@ def test_Q4_what_is_committed_reaches_a_member_without_a_vote_and_goes_on_from_i
                 assert one.node.log.head().offset == 3
             # A voter asks nobody, and each page crossed a link once.
             assert said(first, CommitsAsked) == 0
-            assert said(first, CommitsPage) == said(first.other, CommitsAsked)
+            assert said(first, CommitsSent) == said(first.other, CommitsAsked)
 
     asyncio.run(story())
 
@@ -173,7 +173,7 @@ def test_Q4_many_commits_come_in_pages_one_after_the_other(nodes: Nodes) -> None
                 voter.commit(encode(mission(f"m{at}", big, origin="ana")))
             end = connect(ana, bob)
             await until_at(7, bob)
-            assert said(end, CommitsPage) == 3
+            assert said(end, CommitsSent) == 3
 
     asyncio.run(story())
 
@@ -210,7 +210,7 @@ def test_Q4_commits_are_taken_only_from_peers_that_may_bring_them(nodes: Nodes) 
             await until(lambda: said(end, CommitsTold) > 0, (ana,), PATIENCE_S)
             assert said(end.other, CommitsAsked) == 0
             # Nor if it pushes what nobody asked for.
-            page = encode_word(CommitsPage(encode_page(page_of(ana.engine.store))))
+            page = encode_word(CommitsSent(encode_page(page_of(ana.engine.store))))
             end.other.receive(Stream.MESH, page)
             ana.node.mesh(MESH).state.set("k", 2)
             await until(lambda: bob.node.mesh(MESH).state.get("k") == 2, (ana, bob), PATIENCE_S)
@@ -284,7 +284,7 @@ def test_Q4_a_peer_that_sends_what_is_no_page_or_was_not_asked_is_refused(
             await until(lambda: bool(bob.exchange.status().peers[0].meshes), (bob,), PATIENCE_S)
             line.receive(Stream.MESH, encode_word(CommitsTold([(MESH, 9)])))
             await until(lambda: said(line, CommitsAsked) == 1, (bob,), PATIENCE_S)
-            line.receive(Stream.MESH, encode_word(CommitsPage(encode_page(lie))))
+            line.receive(Stream.MESH, encode_word(CommitsSent(encode_page(lie))))
 
             def problem() -> str:
                 return bob.exchange.status().peers[0].problem

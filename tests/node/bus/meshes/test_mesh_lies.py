@@ -84,10 +84,8 @@ def page(
 
 def told(number: int = 0, named: StreamNamed | None = BOB, **fields: object) -> StreamsTold:
     given: dict[str, object] = {"base": 0, "floor": 0, "prefix": 5, "ranges": [], "entries": 0}
-    given |= fields
-    return StreamsTold(
-        [StreamTold(number=number, digest=NO_ENTRIES, named=named, **given)]  # type: ignore[arg-type]
-    )
+    given |= {"digest": NO_ENTRIES} | fields
+    return StreamsTold([StreamTold(number=number, named=named, **given)])  # type: ignore[arg-type]
 
 
 LIES: dict[str, Callable[[], MeshWord]] = {

@@ -150,9 +150,10 @@ def test_B4_who_was_away_gets_what_its_peers_have_truncated(nodes: Nodes) -> Non
             # And what is written now is exchanged as ever. That the digests differ for good is no
             # reason to compare all blocks after every change.
             for number in range(4):
+                # Before: cyd confirms by itself after a second, perhaps while this waits.
+                told = len(words(line.other, StreamsTold))
                 team(ana).state.set("at last", number)
                 await until(same(ana, cyd, dan), (ana, cyd, dan))
-                told = len(words(line.other, StreamsTold))
                 await cyd.exchange._hold_all()
                 await until(lambda told=told: len(words(line.other, StreamsTold)) > told, (cyd,))  # type: ignore[misc]
             ends = (line, line.other)

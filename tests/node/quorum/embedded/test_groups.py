@@ -15,6 +15,7 @@ from holdfast.rules.errors import (
     NotShared,
     OutcomeUnknown,
 )
+from holdfast.rules.quorum.compaction import LogLimits
 from support.envelopes import MESH
 from support.voter_nodes import VoterNode, mission, until, voted
 
@@ -134,6 +135,35 @@ def test_Q10_voters_come_and_go_through_whichever_node_is_asked(tmp_path: Path) 
         ids = [one.id for one in rest[0].order.driver.state.log.config.members]
         assert max(ids) == 4, "an id is never used twice"
         await until(lambda: titles(nodes) == titles(rest))
+
+    voted(tmp_path, story, "ana", "bo", "cy")
+
+
+def test_Q4_Q10_a_voter_that_comes_late_gets_what_the_logs_have_dropped(tmp_path: Path) -> None:
+    """By a snapshot, over real links; then it votes, and goes on after a restart."""
+
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, cy = nodes
+        for node in nodes:
+            node.host.groups.limits = LogLimits(tail_entries=3, step_entries=2)
+        await ana.host.operators.init(MESH, ["bo"])
+        for number in range(20):
+            await ana.put(f"number {number}", id=f"m{number}")
+        await until(lambda: ana.order.driver.state.log.boundary > 5)
+        await until(lambda: bo.order.driver.state.log.boundary > 5)
+        await ana.host.voters.voter_key(MESH, "cy")
+        await ana.host.operators.add(MESH, "cy")
+        await until(lambda: cy.part == "voter" and titles(nodes, "m19") == titles([ana], "m19"))
+        assert cy.order.driver.state.log.boundary > 5
+        everything = [titles([ana], f"m{number}") for number in range(20)]
+        assert [titles([cy], f"m{number}") for number in range(20)] == everything
+
+        await cy.down()
+        await cy.up()
+        await until(lambda: cy.part == "voter")
+        await bo.down()
+        assert (await cy.put("cy and ana decide", id="m20")).outcome == "applied"
+        await until(lambda: titles([ana, cy], "m20") == titles([ana], "m20"))
 
     voted(tmp_path, story, "ana", "bo", "cy")
 

@@ -40,7 +40,7 @@ def wrong(world: HistoryWorld) -> list[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_Q4_Q9_histories_under_faults_are_linearizable(part: int) -> None:
+def test_Q4_Q9_R3_histories_under_faults_are_linearizable(part: int) -> None:
     """Every one of the 64 directed cuts of three voters is among them, several times."""
     answered = 0
     for number in range(part * HISTORIES // PARTS, (part + 1) * HISTORIES // PARTS):

@@ -107,6 +107,30 @@ def test_Q4_a_new_coordinator_counts_anew_and_a_deposed_one_ends_nothing(
     run(story)
 
 
+def test_Q4_a_coordinator_that_is_elected_again_has_forgotten_its_old_times(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):
+            duties = ana.api._seats[MESH].duties
+            await later(ana, bob, ms=5)
+            session = await acquire(bob)
+            await comes_true(lambda: duties._office == (1, 1))
+            await later(ana, ms=TTL_MS - 1)
+            ana.shared.elect("bob")
+            await comes_true(lambda: duties._office is None)
+            await bob.intend("lease.renew", "deploy", LeaseRenew(session, TTL_MS))
+            ana.shared.elect("ana")
+            await comes_true(lambda: duties._office == (1, 3))
+            await later(ana, ms=TTL_MS - 1)
+            await ana.put("m")
+            assert holder(ana) == "bob"
+            await later(ana, ms=1)
+            await comes_true(lambda: holder(ana) is None)
+
+    run(story)
+
+
 def test_Q4_an_expiry_that_finds_no_quorum_is_tried_again(kind: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):

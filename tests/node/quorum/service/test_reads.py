@@ -112,7 +112,23 @@ def test_Q9_a_mesh_that_is_no_longer_confirmed_records_nothing(kind: str, tmp_pa
     async def story() -> None:
         async with quorum_homes(kind, tmp_path) as (ana,):
             await ana.put("m")
+            ana.shared.lose_quorum()
             confirmed_ago(ana, 10 * MINUTE_MS)
             assert await ana.api.record_snapshots() == 0
+            assert ana.read(lambda tx: tx.snapshot_latest(MESH)) is None
+
+    run(story)
+
+
+def test_Q9_a_mesh_in_which_something_was_committed_is_confirmed_for_its_snapshot(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with quorum_homes(kind, tmp_path) as (ana,):
+            await ana.put("m")
+            confirmed_ago(ana, 10 * MINUTE_MS)
+            assert await ana.api.record_snapshots() == 1
+            confirmed_ago(ana, 10 * MINUTE_MS)
+            assert await ana.api.record_snapshots() == 0, "it rests, and is not woken"
 
     run(story)

@@ -16,7 +16,12 @@ from holdfast.rules.bus.meshes.coverage import NOTHING, StreamName, cover, range
 from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, Spread, TellStreams
 from holdfast.rules.errors import OverLimit
 from holdfast.rules.frontier import Frontier, Range
-from holdfast.rules.limits import BUS_ASK_MS, BUS_STORE_MS, BUS_STREAMS_MAX
+from holdfast.rules.limits import (
+    BUS_ASK_MS,
+    BUS_IN_HAND_RANGES_MAX,
+    BUS_STORE_MS,
+    BUS_STREAMS_MAX,
+)
 from support.seeds import seeds
 
 MESH = "team"
@@ -367,3 +372,17 @@ def test_B4_memory_for_one_link_is_bounded() -> None:
         node.heard("a", StreamName(MESH, f"p{number}", 1), NOTHING, 0, 0.0)
     with pytest.raises(OverLimit):
         node.heard("a", StreamName(MESH, "one more", 1), NOTHING, 0, 0.0)
+
+
+def test_B4_pages_that_lie_far_apart_make_no_long_list() -> None:
+    ana = Spread("ana")
+    ana.link_up("b", "bo", ["m"])
+    stream = StreamName("m", "bo", 1)
+    for number in range(1, 1001):
+        ana.came("b", stream, 2 * number, 2 * number + 1, float(number))
+    (in_hand,) = ana._awaited[stream]
+    assert len(in_hand.ranges) == BUS_IN_HAND_RANGES_MAX
+    # Those that follow each other, as an honest peer sends them, are one range.
+    for number in range(5000, 6000):
+        ana.came("b", StreamName("m", "bo", 2), number, number + 1, float(number))
+    assert sum(len(one.ranges) for one in ana._awaited[StreamName("m", "bo", 2)]) == 1

@@ -112,7 +112,8 @@ def step_down(session: CommandSession, mesh_name: str | None) -> None:
     """Let the coordinator stop at once; the voters elect another one."""
     with open_quorum(session, mesh_name) as quorum:
         order = quorum.run(quorum.api.step_down(quorum.mesh))
-        _changed(session, order, f"the coordinator of {quorum.mesh} has stepped down")
+        session.talk(f"the coordinator of {quorum.mesh} has stepped down; another one is elected")
+        _show(session, order)
 
 
 @verb(quorum_, "pause")
@@ -245,6 +246,6 @@ def _row(order: OrderStatus, member: OrderMember) -> dict[str, Any]:
         **msgspec.to_builtins(member),
         "part": "coordinator" if member.leads else member.place,
         "lag": lag,
-        "link": "up" if member.linked else "down",
+        "link": "up" if member.linked else None if order.part == "member" else "down",
         "heard": None if member.heard_ms is None else f"{times.span(member.heard_ms)} ago",
     }

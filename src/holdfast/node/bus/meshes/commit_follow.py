@@ -26,7 +26,7 @@ from holdfast.node.bus.meshes.mesh_serve import check_may_read
 from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.bus_mesh import CommitsAsked, CommitsPage, CommitsRefused, CommitsTold
+from holdfast.protocol.bus_mesh import CommitsAsked, CommitsRefused, CommitsSent, CommitsTold
 from holdfast.protocol.commit_page import CheckedPage, decode_page, encode_page
 from holdfast.rules.errors import (
     BadAnswer,
@@ -188,7 +188,7 @@ class CommitFollow:
 
     # --- pages -------------------------------------------------------------------------------
 
-    async def took(self, link: MeshLink, word: CommitsPage) -> str:
+    async def took(self, link: MeshLink, word: CommitsSent) -> str:
         """Takes a page in; returns what people should know, if there is something. BadAnswer for
         what was not asked for, or is no page.
         """
@@ -227,13 +227,13 @@ class CommitFollow:
             return f"{taken.trouble[0].kind}: commit {taken.trouble[0].number} of {mesh}"
         return ""
 
-    async def answer(self, link: MeshLink, asked: CommitsAsked) -> CommitsPage | CommitsRefused:
+    async def answer(self, link: MeshLink, asked: CommitsAsked) -> CommitsSent | CommitsRefused:
         """The page that a peer asks for."""
         link.commits.hear(check_mesh(asked.mesh), asked.first - 1)
         context = self._context
         who = (context.engine, context.grants, link.who)
         try:
-            return CommitsPage(await context.run(partial(serve_commits, *who, asked)))
+            return CommitsSent(await context.run(partial(serve_commits, *who, asked)))
         except (NotGranted, NoVoters, Truncated) as error:
             return CommitsRefused(asked.mesh, error.code)
 

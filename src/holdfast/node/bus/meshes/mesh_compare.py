@@ -16,11 +16,17 @@ from functools import partial
 from holdfast.node.bus.meshes import mesh_serve
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.protocol.bus_mesh import BlocksAsked, BlocksTold, LeavesAsked, LeavesTold, MeshWord
+from holdfast.rules.backoff import Allowance
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import digest_difference
 from holdfast.rules.errors import BadAnswer, HoldfastError
 from holdfast.rules.frontier import Frontier
-from holdfast.rules.limits import BUS_COMPARE_BLOCK, BUS_COMPARE_BLOCKS
+from holdfast.rules.limits import (
+    BUS_COMPARE_BLOCK,
+    BUS_COMPARE_BLOCKS,
+    BUS_COMPARISONS_MAX,
+    BUS_COMPARISONS_MS,
+)
 
 
 class StreamComparison:
@@ -36,6 +42,8 @@ class StreamComparison:
         self._context, self._peer, self._ask, self._refuse = context, peer, ask, refuse
         self._compared: dict[StreamName, int] = {}
         """By how much the digests differed when they were compared last."""
+        self._left: dict[StreamName, Allowance] = {}
+        """How often each may be compared."""
         self._due: dict[StreamName, tuple[int, int]] = {}
         """The other side's number of the stream, and up to where one of both has truncated."""
         self._answer: asyncio.Future[BlocksTold | LeavesTold] | None = None
@@ -51,6 +59,11 @@ class StreamComparison:
         difference = digest_difference(mine.digest, digest)
         if self._compared.get(name) == difference:
             return
+        fresh = Allowance(BUS_COMPARISONS_MAX, BUS_COMPARISONS_MS)
+        left = self._left.get(name, fresh).spend(int(self._context.now()))
+        if left is None:
+            return  # it tells another digest each time; a later word about the stream is looked at
+        self._left[name] = left
         self._compared[name] = difference
         self._due[name] = (number, max(floor, mine.floor))
         if not self._running:

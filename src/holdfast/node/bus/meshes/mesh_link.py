@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -28,13 +28,14 @@ from holdfast.node.bus.meshes.mesh_figures import MeshLinkFigures
 from holdfast.node.bus.meshes.mesh_objects import ObjectTalk
 from holdfast.node.bus.meshes.page_keeping import PageKeeping
 from holdfast.node.bus.meshes.snapshot_pull import SnapshotPull
+from holdfast.node.bus.meshes.told_words import ToldWords, check_room
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import (
     BlocksAsked,
     BlocksTold,
     CommitsAsked,
-    CommitsPage,
     CommitsRefused,
+    CommitsSent,
     CommitsTold,
     EntriesAsked,
     EntriesPage,
@@ -100,7 +101,7 @@ log = logging.getLogger("holdfast")
 
 _UNCHECKED_KEY: Final = b""
 _Question = BlocksAsked | LeavesAsked | SnapshotAsked | CommitsAsked
-_Page = EntriesPage | MeshSnapshotPart | CommitsPage
+_Page = EntriesPage | MeshSnapshotPart | CommitsSent
 
 
 class MeshLink:
@@ -113,7 +114,7 @@ class MeshLink:
         self.who = MeshPeer(link.name, link.peer)
         self.ours: list[str] = []
         """The meshes that this node shares with the peer."""
-        self.theirs: list[str] = []
+        self.theirs: frozenset[str] = frozenset()
         """The meshes that the peer shares with this node, as it told."""
         self.relays: list[str] = []
         """The meshes that the peer may relay."""
@@ -152,6 +153,7 @@ class MeshLink:
         self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
         self.keeping = PageKeeping(context, self.peer, self._objects.pull, self._has_problem)
         self.snapshots = SnapshotPull(context, self.who, self.say, self.keeping.keep)
+        self._told_words = ToldWords(self._hear_of, partial(link.taken, Stream.MESH), self.refuse)
         self._comparison = StreamComparison(context, self.peer, self.say, self.refuse)
         self._tasks = [
             context.start(self._guarded(loop))
@@ -164,6 +166,7 @@ class MeshLink:
         return [mesh for mesh in self.ours if mesh in self.theirs]
 
     def end(self) -> None:
+        self._told_words.drop()
         for task in self._tasks:
             task.cancel()
 
@@ -231,9 +234,6 @@ class MeshLink:
                 self._objects.pull.came(word)
             case MeshesShared():
                 self._hear_meshes(word)
-            case StreamsTold():
-                for one in word.streams:
-                    self._hear_of(self._learn(one.number, one.named), one)
             case EntriesAsked():
                 self.owe(self._given.name(word.number), read_ranges(word.ranges))
             case EntriesRefused():
@@ -254,20 +254,23 @@ class MeshLink:
     def _set_aside(self, word: MeshWord, size: int) -> bool:
         """Keeps a word that takes time for the task that works it off; False if it is none."""
         match word:
+            case StreamsTold():
+                told_of = [(self._learn(one.number, one.named), one) for one in word.streams]
+                self._told_words.came(told_of, size)
             case EntriesPage():
                 name = self._learn(word.number, word.named)
-                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+                check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((name, word, size))
                 self._in_hand(name, word)
                 self._to_take.set()
-            case MeshSnapshotPart() | CommitsPage():
-                _check_room(self._pages, BUS_PAGES_WAITING_MAX)
+            case MeshSnapshotPart() | CommitsSent():
+                check_room(self._pages, BUS_PAGES_WAITING_MAX)
                 self._pages.append((None, word, size))
                 self._to_take.set()
             case ObjectAsked():
                 self._objects.asked(word, size)
             case BlocksAsked() | LeavesAsked() | SnapshotAsked() | CommitsAsked():
-                _check_room(self._questions, BUS_QUESTIONS_MAX)
+                check_room(self._questions, BUS_QUESTIONS_MAX)
                 self._questions.append((word, size))
                 self._to_send.set()
             case _:
@@ -279,7 +282,7 @@ class MeshLink:
         if left is None:
             raise TooMany("it says again and again which meshes it shares")
         self._meshes_told = left
-        self._heard, self.theirs = True, word.meshes
+        self._heard, self.theirs = True, frozenset(word.meshes)
         if self.introduced and not word.heard:
             self.introduce(self.ours)
         self.relink()
@@ -326,9 +329,10 @@ class MeshLink:
                 self._context.run(partial(mesh_serve.note_trouble, engine, name, trouble))
             )
 
-    def _hear_of(self, name: StreamName, one: StreamTold) -> None:
+    def _hear_of(self, name: StreamName, one: StreamTold) -> int:
+        """Returns how many ranges had to be looked at."""
         if name.mesh not in self.shared or name not in self._keys:
-            return
+            return 0
         covered = read_told(one.prefix, one.ranges)
         context = self._context
         believed = name.origin == self.peer or name.mesh in self.relays
@@ -346,6 +350,7 @@ class MeshLink:
         self._told_by.put(name, covered)
         self._confirm(name, covered)
         self.compare(name)
+        return len(one.ranges) + len(context.spread.known(self.label, name).ranges)
 
     def _confirm(self, name: StreamName, covered: Frontier) -> None:
         before = self.confirmed.get(name, NOTHING)
@@ -385,6 +390,8 @@ class MeshLink:
             self.link.taken(Stream.MESH, self._questions.popleft()[1])
         self._words.clear()
         self._owed.clear()
+        self._told_words.drop()
+        self.snapshots.end()
         self._context.carry_out(self._context.spread.link_down(self.label, self._context.now()))
         log.warning("%s: meshes are no longer exchanged on this link: %s", self.peer, error.message)
         self.link.blame(error)
@@ -521,7 +528,7 @@ class MeshLink:
                 try:
                     if isinstance(page, MeshSnapshotPart):
                         await self._take_part(page)
-                    elif isinstance(page, CommitsPage):
+                    elif isinstance(page, CommitsSent):
                         self.problem = await self._follow.took(self, page) or self.problem
                     elif name is not None:
                         await self._take(name, page)
@@ -591,8 +598,3 @@ class MeshLink:
             pass  # the link is down, and the exchange is told so
         except HoldfastError as error:
             self.refuse(error)
-
-
-def _check_room(waiting: Sized, most: int) -> None:
-    if len(waiting) >= most:
-        raise OverLimit(f"a peer sent more than {most} words that wait to be worked off")

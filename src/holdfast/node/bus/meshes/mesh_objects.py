@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import Stream
 from holdfast.protocol.bus_mesh import MeshWord, ObjectAsked, ObjectPiece
-from holdfast.rules.errors import BadAnswer, BadValue, BlobCorrupt, BlobMissing
-from holdfast.rules.limits import BUS_OBJECT_BYTES, FILE_BYTES_MAX
+from holdfast.rules.arrivals import Named
+from holdfast.rules.errors import BadAnswer, BadValue, BlobCorrupt, BlobMissing, OverLimit
+from holdfast.rules.limits import BUS_OBJECT_BYTES, BUS_QUESTIONS_MAX, FILE_BYTES_MAX
 
 
 class ObjectPull:
@@ -28,14 +30,14 @@ class ObjectPull:
         self._ask = ask
         self._waiting: dict[bytes, asyncio.Future[ObjectPiece]] = {}
 
-    async def pull(self, wanted: Iterable[str]) -> set[str]:
+    async def pull(self, wanted: Iterable[Named]) -> set[str]:
         """Brings objects that are not here. Returns the hashes of those that the other side does
         not have. Raises BadAnswer if it sends something else.
         """
         absent: set[str] = set()
-        for sha in wanted:
-            if not await self._pull(sha):
-                absent.add(sha)
+        for named in wanted:
+            if not await self._pull(named.sha256, named.size):
+                absent.add(named.sha256)
         return absent
 
     def came(self, piece: ObjectPiece) -> None:
@@ -46,22 +48,41 @@ class ObjectPull:
         if not future.done():
             future.set_result(piece)
 
-    async def _pull(self, sha: str) -> bool:
+    async def _pull(self, sha: str, size: int | None) -> bool:
         run, engine = self._context.run, self._context.engine
         here = await run(partial(_begun, engine, sha))
         if here is None:
             return True
+        by_others = here > 0
         while True:
             piece = await self._piece(sha, here)
             if piece.size is None:
                 return False
+            if by_others and piece.size < here:
+                here, by_others = await run(partial(_begin_anew, engine, sha, piece.size)), False
+                continue
             if piece.size > FILE_BYTES_MAX or piece.start != here or piece.size < here:
                 raise BadAnswer(f"a peer sent another piece of object {sha} than was asked for")
-            if here < piece.size and not piece.content:
-                raise BadAnswer(f"a peer sent an empty piece of object {sha}")
-            here = await run(partial(_keep, engine, sha, here, piece))
+            size = piece.size if size is None else size
+            if piece.size != size:
+                raise BadAnswer(f"a peer says that object {sha} has {piece.size} bytes, not {size}")
+            # Each piece is made durable: crumbs would cost a sync each, and never end.
+            if len(piece.content) != min(BUS_OBJECT_BYTES, size - here):
+                raise BadAnswer(
+                    f"a peer sent {len(piece.content)} bytes as a piece of object {sha}"
+                )
+            kept = here + len(piece.content)
+            try:
+                here = await run(partial(_keep, engine, sha, here, piece))
+            except BadAnswer:
+                if not by_others:
+                    raise
+                # What was here before may have been the lie. The pieces are gone.
+                here, by_others = 0, False
+                continue
             if here < 0:
                 return True
+            by_others = by_others or here != kept
 
     async def _piece(self, sha: str, start: int) -> ObjectPiece:
         raw = bytes.fromhex(sha)
@@ -93,7 +114,11 @@ class ObjectTalk:
         self._wake = asyncio.Event()
 
     def asked(self, question: ObjectAsked, size: int) -> None:
-        """The peer asks for a piece."""
+        """The peer asks for a piece. Raises OverLimit if too many of its questions wait: an honest
+        peer asks one at a time.
+        """
+        if sum(isinstance(word, tuple) for word in self._words) >= BUS_QUESTIONS_MAX:
+            raise OverLimit(f"a peer asks for more than {BUS_QUESTIONS_MAX} pieces at a time")
         self._words.append((question, size))
         self._wake.set()
 
@@ -140,6 +165,15 @@ def _begun(engine: NodeEngine, sha: str) -> int | None:
     if engine.blobs.exists(sha):
         return None
     engine.check_room()
+    return engine.blobs.partial(sha)
+
+
+def _begin_anew(engine: NodeEngine, sha: str, size: int) -> int:
+    """What is here of an object is more than there is of it: drops that. Returns how much is here
+    then.
+    """
+    with suppress(BlobCorrupt, BlobMissing):
+        engine.blobs.finish(sha, size)
     return engine.blobs.partial(sha)
 
 

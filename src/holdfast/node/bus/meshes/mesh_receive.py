@@ -21,7 +21,7 @@ from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer
 from holdfast.node.bus.meshes.mesh_serve import has_room_for
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import pieces, receive_arrivals
-from holdfast.rules.arrivals import Arrivals, objects_of, raw_of, read_arrivals
+from holdfast.rules.arrivals import Arrivals, Named, objects_of, raw_of, read_arrivals
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import StreamRow, place_of
 from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, UnknownMesh
@@ -87,12 +87,12 @@ def decode_mesh_page(
 
 def objects_of_page(
     engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, page: DecodedMeshPage
-) -> list[str]:
-    """The hashes of the objects that the page names and that are not here. Raises if the peer may
+) -> list[Named]:
+    """The objects that the page names and that are not here. Raises if the peer may
     not bring the page: then nothing is fetched for it either.
     """
     engine.read("bus.take", lambda tx: check_may_bring(engine, grants, tx, peer, page.name))
-    return [o.sha256 for o in objects_of(page.arrivals) if not engine.blobs.exists(o.sha256)]
+    return [one for one in objects_of(page.arrivals) if not engine.blobs.exists(one.sha256)]
 
 
 def receive_mesh_page(

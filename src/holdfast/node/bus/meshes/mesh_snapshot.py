@@ -28,7 +28,7 @@ from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.node.core.streams import PlacedInStreams
 from holdfast.node.snapshots.mesh_export import START, MeshExport, Place, check_place
 from holdfast.protocol.bus_mesh import MeshSnapshotPart, SnapshotAsked, SnapshotRefused
-from holdfast.rules.arrivals import Arrivals, header_of, objects_of, raw_of, read_arrivals
+from holdfast.rules.arrivals import Arrivals, Named, header_of, objects_of, raw_of, read_arrivals
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import StreamRow, place_of
 from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer, claimed
@@ -240,12 +240,12 @@ def objects_of_part(
     peer: MeshPeer,
     taking: SnapshotTaking,
     arrivals: Arrivals,
-) -> list[str]:
-    """The hashes of the objects that a part names and that are not here. Raises if the peer may not
+) -> list[Named]:
+    """The objects that a part names and that are not here. Raises if the peer may not
     bring it.
     """
     engine.read("bus.snapshot", lambda tx: _check_may_bring(grants, tx, peer, taking))
-    return [one.sha256 for one in objects_of(arrivals) if not engine.blobs.exists(one.sha256)]
+    return [one for one in objects_of(arrivals) if not engine.blobs.exists(one.sha256)]
 
 
 def receive_part(

@@ -21,6 +21,7 @@ from holdfast.node.bus.meshes.mesh_serve import note_trouble
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bus.meshes.coverage import NOTHING, StreamName, lacking
 from holdfast.rules.frontier import Frontier
+from holdfast.rules.limits import BUS_EPOCHS_MAX
 from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
@@ -39,13 +40,15 @@ class OwnPast:
         self, engine: NodeEngine, run: RunInThread, start: Callable[[Awaitable[Any]], Any]
     ) -> None:
         self._engine, self._run, self._start = engine, run, start
-        self._told: dict[str, StreamName] = {}
-        """By peer, the stream that was spoken of last: it is said once."""
+        self._told: dict[str, dict[StreamName, None]] = {}
+        """By peer, the streams that were spoken of: it is said once of each, and of no more than a
+        name can have."""
 
     def heard(self, peer: str, name: StreamName, covered: Frontier, relays: bool) -> None:
         """A peer has numbers of our own that we seem to lack."""
-        if self._told.get(peer) != name:
-            self._told[peer] = name
+        told = self._told.setdefault(peer, {})
+        if name not in told and len(told) < BUS_EPOCHS_MAX:
+            told[name] = None
             self._start(self._look(peer, name, covered, relays))
 
     async def _look(self, peer: str, name: StreamName, covered: Frontier, relays: bool) -> None:

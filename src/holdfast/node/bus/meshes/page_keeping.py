@@ -11,6 +11,7 @@ from typing import TypeVar
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_objects import ObjectPull
 from holdfast.node.core.object_transfer import ObjectGone
+from holdfast.rules.arrivals import Named
 from holdfast.rules.backoff import backoff_ms
 from holdfast.rules.errors import (
     BadAnswer,
@@ -38,7 +39,7 @@ class PageKeeping:
         self._context, self._peer, self._pull, self._tell = context, peer, pull, tell
 
     async def keep(
-        self, objects: Callable[[], list[str]], store: Callable[[Collection[str]], T]
+        self, objects: Callable[[], list[Named]], store: Callable[[Collection[str]], T]
     ) -> T:
         """Fetches the objects, then stores, again and again while the disk is full or the
         quarantine has no room.

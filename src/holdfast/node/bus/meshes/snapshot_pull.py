@@ -11,6 +11,7 @@ from holdfast.node.bus.meshes import mesh_snapshot
 from holdfast.node.bus.meshes.grants import MeshPeer
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.protocol.bus_mesh import MeshSnapshotPart, MeshWord
+from holdfast.rules.arrivals import Named
 from holdfast.rules.bus.meshes.coverage import (
     NOTHING,
     BoundedCoverage,
@@ -20,8 +21,9 @@ from holdfast.rules.bus.meshes.coverage import (
 )
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
-from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, UnknownMesh
+from holdfast.rules.errors import BadAnswer, ForgedOrigin, NotGranted, OverLimit, UnknownMesh
 from holdfast.rules.frontier import Frontier
+from holdfast.rules.limits import BUS_SNAPSHOT_BARREN_MAX, BUS_SNAPSHOT_ROWS_MAX
 
 T = TypeVar("T")
 
@@ -30,7 +32,7 @@ class Kept(Protocol):
     """Fetches the objects that are lacking, then stores, for as long as that takes."""
 
     def __call__(
-        self, objects: Callable[[], list[str]], store: Callable[[Collection[str]], T]
+        self, objects: Callable[[], list[Named]], store: Callable[[Collection[str]], T]
     ) -> Awaitable[T]: ...
 
 
@@ -49,6 +51,8 @@ class SnapshotPull:
         """By mesh."""
         self._asked_at: dict[str, float] = {}
         """When the peer was asked for the part that is not here yet, by mesh."""
+        self._barren: dict[str, int] = {}
+        """How many parts in a row have brought nothing new, by mesh."""
 
     def heard(self, name: StreamName, floor: int) -> None:
         """The peer, which is believed for this stream, has truncated it up to a number, or not."""
@@ -105,8 +109,10 @@ class SnapshotPull:
         except (NotGranted, UnknownMesh, ForgedOrigin) as error:
             return 0, [], self.refused(part.mesh, error.message)
         new = received.taking.new - taking.new
+        self._check_ends(received.taking, new)
         if received.streams is not None:
             del self._taking[part.mesh]
+            self._barren.pop(part.mesh, None)
             self._brought |= {
                 StreamName(part.mesh, origin, epoch): floor
                 for origin, epoch, floor, _ in taking.claims
@@ -120,11 +126,28 @@ class SnapshotPull:
             self._asked_at[part.mesh] = asyncio.get_running_loop().time()
         return new, [], ""
 
+    def _check_ends(self, taking: mesh_snapshot.SnapshotTaking, new: int) -> None:
+        """A snapshot that does not end holds up the one that an honest peer would send. Raises
+        OverLimit.
+        """
+        barren = self._barren[taking.mesh] = 0 if new else self._barren.get(taking.mesh, 0) + 1
+        if barren > BUS_SNAPSHOT_BARREN_MAX or taking.rows > BUS_SNAPSHOT_ROWS_MAX:
+            raise OverLimit(
+                f"a snapshot of {taking.mesh!r} does not end: {taking.rows} changes so far, and "
+                f"nothing new in {barren} parts"
+            )
+
+    def end(self) -> None:
+        """The peer is not listened to any more: others are asked for what it was to bring."""
+        for mesh in list(self._taking):
+            self.refused(mesh, "")
+
     def refused(self, mesh: str, problem: str) -> str:
         """A snapshot comes to nothing; what was stored of it stays. Returns the problem."""
         if self._taking.pop(mesh, None) is None:
             return ""
         self._asked_at.pop(mesh, None)
+        self._barren.pop(mesh, None)
         for name in [name for name in self._floors if name.mesh == mesh]:
             del self._floors[name]  # until the peer tells of it again
         context = self._context

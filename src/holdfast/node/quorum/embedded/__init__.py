@@ -17,6 +17,7 @@ send, apply, and only then tell callers.
     operators        begin, add, remove, hand over, recover
     sent_snapshots   snapshots for members that lack what the log has dropped
     incoming_snapshot   the one that comes in: parts, a check, then the machine hears of it
+    state_snapshots  what is in them: everything that was committed in a mesh
 
 Everything runs in one thread (an event loop's), and nothing here waits: answers of the disk and of
 the fold come as calls. That is why the simulator runs this very code.

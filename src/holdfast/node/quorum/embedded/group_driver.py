@@ -90,13 +90,13 @@ from holdfast.rules.quorum.raft.machine import step
 from holdfast.rules.quorum.raft.messages import (
     ForwardAnswer,
     ForwardProposals,
+    GroupSnapshotBegin,
+    GroupSnapshotPart,
     Message,
     Proposal,
     RaftEntry,
-    SnapshotBegin,
     SnapshotMessage,
     SnapshotOffer,
-    SnapshotPart,
     SnapshotReceived,
 )
 from holdfast.rules.quorum.raft.state import GroupState
@@ -473,9 +473,9 @@ class GroupDriver:
             self.sent.received(message)
         elif message.term < state.term or self._fold.applied < state.log.boundary:
             return  # An earlier leader's; or the last snapshot is still being taken in.
-        elif isinstance(message, SnapshotBegin):
+        elif isinstance(message, GroupSnapshotBegin):
             self.incoming.begin(message)
-        elif isinstance(message, SnapshotPart):
+        elif isinstance(message, GroupSnapshotPart):
             self.incoming.part(message)
 
     def _take_in(self) -> None:

@@ -35,6 +35,8 @@ from holdfast.node.quorum.embedded.group import Group, MeshTrust
 from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
+from holdfast.node.quorum.embedded.ports import SnapshotPorts
+from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots
 from holdfast.node.quorum.embedded.store_fold import StoreFold, Write
 from holdfast.node.quorum.embedded.voter_links import GroupSide, VoterLinks
 from holdfast.protocol.quorum_frames import GroupOffered
@@ -50,6 +52,7 @@ from holdfast.rules.limits import (
     QUORUM_TICK_MS,
     SECOND_MS,
 )
+from holdfast.rules.quorum.compaction import LOG_LIMITS
 from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import (
     GroupMember,
@@ -91,6 +94,8 @@ class EmbeddedGroups:
         self._engine, self._home, self._write, self._trust = engine, home, write, trust
         self._timing = timing or GroupTiming()
         self._draw = SystemRandom().randrange
+        self.limits = LOG_LIMITS
+        """How much of their logs groups keep that begin from now on."""
         self.links = VoterLinks(self, trust.keys)
         self.on_group: Callable[[str], None] = lambda mesh: None
         """Hears that this node has begun or ended to take part in the group of a mesh."""
@@ -152,7 +157,10 @@ class EmbeddedGroups:
         head = self._log.head(mesh)
         barred = group_row.standing == "must_rejoin"
         problem = group_row.reason if barred else ""
-        if row.applied < head.base and not barred:
+        intake = self._log.intake(mesh)
+        # The log begins after a snapshot whose parts are here, and which the store takes in next.
+        arrives = intake is not None and intake.installed and intake.snapshot.index == head.base
+        if row.applied < head.base and not barred and not arrives:
             # The log was compacted after this store was as far: what lies between is lost here.
             barred = True
             problem = (
@@ -173,7 +181,7 @@ class EmbeddedGroups:
             self._engine.ctx,
             mesh,
             self._write,
-            applied=state.told,
+            applied=min(row.applied, state.told) if arrives else state.told,
             post=self._soon,
             on_folded=partial(self._folded, mesh),
         )
@@ -197,6 +205,8 @@ class EmbeddedGroups:
                 on_alarm=partial(self._alarm, mesh),
             ),
             contacts,
+            SnapshotPorts(disk, self._states(mesh, fold)),
+            self.limits,
         )
         order = EmbeddedOrder(mesh, driver, fold, self.links)
         order.problem = problem
@@ -204,6 +214,17 @@ class EmbeddedGroups:
         self._groups[mesh] = self._by_tag[group_row.tag] = group
         self.on_group(mesh)
         return group
+
+    def _states(self, mesh: str, fold: StoreFold) -> StateSnapshots:
+        return StateSnapshots(
+            self._engine.store,
+            self._engine.ctx,
+            mesh,
+            self._home,
+            post=self._soon_from_thread,
+            applied=lambda: fold.applied,
+            on_taken=fold.stand_at,
+        )
 
     def end(self, group: Group) -> None:
         """This node takes no part any more, or stops."""

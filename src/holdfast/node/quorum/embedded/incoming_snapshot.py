@@ -20,9 +20,9 @@ from holdfast.node.quorum.embedded.sent_snapshots import SendingDriver
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.raft.config import encode_config
 from holdfast.rules.quorum.raft.messages import (
-    SnapshotBegin,
+    GroupSnapshotBegin,
+    GroupSnapshotPart,
     SnapshotOffer,
-    SnapshotPart,
     SnapshotReceived,
 )
 from holdfast.rules.quorum_rows import QuorumSnapshot
@@ -31,7 +31,7 @@ log = logging.getLogger("holdfast")
 
 
 class _Incoming(msgspec.Struct):
-    begin: SnapshotBegin
+    begin: GroupSnapshotBegin
     snapshot: QuorumSnapshot
     received: int = 0
 
@@ -54,7 +54,7 @@ class IncomingSnapshot:
         self.error: HoldfastError | None = None
         """Why the last snapshot was refused."""
 
-    def begin(self, message: SnapshotBegin) -> None:
+    def begin(self, message: GroupSnapshotBegin) -> None:
         """A leader is about to send a snapshot."""
         if self._busy:
             if self._now is not None and self._is_of_now(message):
@@ -77,7 +77,7 @@ class IncomingSnapshot:
         self._busy = True
         self._disk.intake_begin(snapshot, partial(self._begun, self._now))
 
-    def part(self, message: SnapshotPart) -> None:
+    def part(self, message: GroupSnapshotPart) -> None:
         now = self._now
         if self._busy or now is None or not self._is_of_now(message):
             return
@@ -87,7 +87,7 @@ class IncomingSnapshot:
         self._busy = True
         self._disk.intake_add(message.offset, message.content, partial(self._added, now))
 
-    def _is_of_now(self, message: SnapshotBegin | SnapshotPart) -> bool:
+    def _is_of_now(self, message: GroupSnapshotBegin | GroupSnapshotPart) -> bool:
         begin = None if self._now is None else self._now.begin
         return begin is not None and (begin.sender, begin.term, begin.transfer) == (
             message.sender,
@@ -160,7 +160,7 @@ class IncomingSnapshot:
         self._reply(now.begin, now.received, "")
 
     def _reply(
-        self, begin: SnapshotBegin, received: int, end: Literal["", "taken", "refused"]
+        self, begin: GroupSnapshotBegin, received: int, end: Literal["", "taken", "refused"]
     ) -> None:
         state = self._driver.state
         head = (state.group, state.me, begin.sender, state.term)

@@ -23,9 +23,9 @@ from holdfast.rules.limits import QUORUM_SNAPSHOT_RESEND_TICKS, QUORUM_SNAPSHOT_
 from holdfast.rules.quorum.raft.config import GroupConfig
 from holdfast.rules.quorum.raft.effects import SendSnapshot
 from holdfast.rules.quorum.raft.messages import (
+    GroupSnapshotBegin,
+    GroupSnapshotPart,
     Message,
-    SnapshotBegin,
-    SnapshotPart,
     SnapshotReceived,
 )
 from holdfast.rules.quorum.raft.state import GroupState
@@ -98,6 +98,8 @@ class SentSnapshots:
         self._close()
 
     def received(self, message: SnapshotReceived) -> None:
+        if self._is_over():
+            return
         transfer = self._transfers.get(message.sender)
         if transfer is None or transfer.number != message.transfer or transfer.refused:
             return
@@ -113,9 +115,9 @@ class SentSnapshots:
             self._send(transfer)
 
     def tick(self) -> None:
+        if self._is_over():
+            return
         state = self._driver.state
-        if self._transfers and (state.role, state.term) != ("leader", self._term):
-            self.stop()
         for transfer in list(self._transfers.values()):
             transfer.silent += 1
             transfer.waited += 1
@@ -123,6 +125,14 @@ class SentSnapshots:
                 self._end(transfer)
             elif transfer.waited >= QUORUM_SNAPSHOT_RESEND_TICKS and not transfer.refused:
                 self._send(transfer)
+
+    def _is_over(self) -> bool:
+        """Whether the term is over for which the machine has ordered them: it will order others."""
+        state = self._driver.state
+        if (state.role, state.term) == ("leader", self._term):
+            return False
+        self.stop()
+        return True
 
     def _given(self, answer: GivenSnapshot | HoldfastError) -> None:
         self._asking = False
@@ -132,7 +142,7 @@ class SentSnapshots:
             return
         state = self._driver.state
         term = state.log.term_at(answer.index)
-        if not self._transfers or term < 0 or answer.index <= 0:
+        if self._is_over() or not self._transfers or term < 0 or answer.index <= 0:
             answer.close()
             return
         self._shared = _Shared(answer, term, *state.log.config_at(answer.index))
@@ -151,7 +161,7 @@ class SentSnapshots:
         head = (state.group, state.me, transfer.to, self._term)
         if not 0 <= transfer.offset < source.size:
             self._driver.send(
-                SnapshotBegin(
+                GroupSnapshotBegin(
                     *head,
                     transfer.number,
                     source.index,
@@ -170,7 +180,7 @@ class SentSnapshots:
             log.error("the snapshot for member %d cannot be read: %s", transfer.to, error.message)
             self._end(transfer)
             return
-        self._driver.send(SnapshotPart(*head, transfer.number, transfer.offset, part))
+        self._driver.send(GroupSnapshotPart(*head, transfer.number, transfer.offset, part))
 
     def _end(self, transfer: _Transfer) -> None:
         del self._transfers[transfer.to]

@@ -45,8 +45,12 @@ class StoreFold:
         if not entries:
             self._post(partial(self._passed, upto, done))
             return
-        future = self._write(FOLD, CommitRun(self._ctx, self._mesh, entries))
+        future = self._write(FOLD, CommitRun(self._ctx, self._mesh, entries, upto))
         future.add_done_callback(partial(self._folded, entries, upto, done))
+
+    def stand_at(self, index: int) -> None:
+        """A snapshot up to this index is in the store."""
+        self.applied = index
 
     def _passed(self, upto: int, done: Folded) -> None:
         self.applied = upto

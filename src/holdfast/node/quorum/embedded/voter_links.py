@@ -36,15 +36,15 @@ from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.messages import (
     AppendEntries,
     ForwardProposals,
+    GroupSnapshotPart,
     Message,
-    SnapshotPart,
     decode_message,
     encode_message,
 )
 
 log = logging.getLogger("holdfast")
 
-_WITH_CREDIT = (AppendEntries, ForwardProposals, SnapshotPart)
+_WITH_CREDIT = (AppendEntries, ForwardProposals, GroupSnapshotPart)
 """Messages that carry payloads. An append without entries goes with them, to keep its place."""
 
 

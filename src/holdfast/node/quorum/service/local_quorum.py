@@ -20,7 +20,7 @@ from holdfast.node.quorum.ports import MeshOrder, OrderStatus
 from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.operators import QuorumOperators
-from holdfast.node.quorum.service.reads import confirmed_read, degraded_state, due_snapshots
+from holdfast.node.quorum.service.reads import SnapshotRecorder, confirmed_read, degraded_state
 from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.node.settings import QuorumSettings
 from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
@@ -30,7 +30,6 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.rules.quorum.view import LeaseRow
-from holdfast.storage.ports import Transaction
 
 log = logging.getLogger("holdfast.quorum")
 
@@ -96,6 +95,7 @@ class LocalQuorum:
         """As the operator has set them; they may change at any time."""
         self._seats: dict[str, _Seat] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._recorder = SnapshotRecorder(engine, write)
         self._recording: asyncio.Task[None] | None = None
 
     # --- life --------------------------------------------------------------------------------
@@ -287,12 +287,8 @@ class LocalQuorum:
 
     async def record_snapshots(self) -> int:
         """Records what this node knows now, of every mesh whose reads are fresh; how many."""
-        rows = due_snapshots(self._engine, [seat.writes for seat in self._seats.values()])
-
-        def work(tx: Transaction) -> int:
-            return sum(tx.snapshot_put(row) for row in rows)
-
-        return await self._write("quorum.snapshot", work) if rows else 0
+        meshes = [seat.writes for seat in self._seats.values()]
+        return await self._recorder.record(meshes, self.settings.snapshot_interval_ms)
 
 
 def _patience(timeout_ms: int | None, usual: int) -> int:

@@ -39,6 +39,7 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_ASK_MS,
     BUS_ASK_RANGES_MAX,
+    BUS_IN_HAND_RANGES_MAX,
     BUS_STORE_MS,
     BUS_STREAMS_MAX,
     BUS_WORD_MS,
@@ -238,7 +239,7 @@ class Spread:
         ]
         lacks = tuple(without([(start, end)], self.mine.get(stream, NOTHING)))
         if lacks:
-            left.append(_Awaited(link, lacks, now + BUS_STORE_MS, True))
+            _take_in_hand(left, _Awaited(link, lacks, now + BUS_STORE_MS, True))
         self._set_awaited(stream, left)
 
     def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
@@ -380,3 +381,18 @@ class Spread:
         for neighbour in self._links.values():
             found.update(dict.fromkeys(neighbour.known))
         return list(found)
+
+
+def _take_in_hand(awaited: list[_Awaited], more: _Awaited) -> None:
+    """Adds what is being stored to what came over the same link a moment ago. A peer decides how
+    many pages wait, and how far they are apart: of more ranges than a few nothing is remembered,
+    and they are at worst asked for again.
+    """
+    for at, one in enumerate(awaited):
+        like = one.link == more.link and one.asked and one.until != _NEVER
+        if like and one.until > more.until - BUS_STORE_MS / 2:
+            both = ranges_of(cover_all(cover_all(NOTHING, one.ranges), more.ranges))
+            if len(both) <= BUS_IN_HAND_RANGES_MAX:
+                awaited[at] = one._replace(ranges=tuple(both))
+            return
+    awaited.append(more)

@@ -9,7 +9,7 @@ where it is decoded.
 
     election       AskVote  VoteAnswer  TimeoutNow
     replication    AppendEntries  AppendAnswer  SnapshotOffer
-    snapshots      SnapshotBegin  SnapshotPart  SnapshotReceived
+    snapshots      GroupSnapshotBegin  GroupSnapshotPart  SnapshotReceived
     liveness       Heartbeat  HeartbeatAnswer  WakeGroup
     callers        ForwardProposals  ForwardAnswer  ReadAsk  ReadAnswer
     identity       RemovedVoter
@@ -200,7 +200,7 @@ class RemovedVoter(RaftMessage, frozen=True, tag=14):
     """The recipient's id was removed from the group by a committed config; it never comes back."""
 
 
-class SnapshotBegin(RaftMessage, frozen=True, tag=15):
+class GroupSnapshotBegin(RaftMessage, frozen=True, tag=15):
     """The leader is about to send a snapshot of everything up to `index`; the receiver says from
     which byte on it needs it.
     """
@@ -217,7 +217,7 @@ class SnapshotBegin(RaftMessage, frozen=True, tag=15):
     round: Round = 0
 
 
-class SnapshotPart(RaftMessage, frozen=True, tag=16):
+class GroupSnapshotPart(RaftMessage, frozen=True, tag=16):
     transfer: Round
     offset: PartPlace
     content: Annotated[bytes, Meta(min_length=1, max_length=QUORUM_PART_BYTES_MAX)]
@@ -247,11 +247,11 @@ Message = (
     | TimeoutNow
     | WakeGroup
     | RemovedVoter
-    | SnapshotBegin
-    | SnapshotPart
+    | GroupSnapshotBegin
+    | GroupSnapshotPart
     | SnapshotReceived
 )
-SnapshotMessage = SnapshotBegin | SnapshotPart | SnapshotReceived
+SnapshotMessage = GroupSnapshotBegin | GroupSnapshotPart | SnapshotReceived
 """What drivers tell each other, and no machine hears."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -278,7 +278,7 @@ def decode_message(data: bytes) -> Message:
 
 def _checked(message: Message) -> Message:
     """What single fields cannot tell."""
-    if isinstance(message, SnapshotOffer | SnapshotBegin):
+    if isinstance(message, SnapshotOffer | GroupSnapshotBegin):
         check_config(message.config)
         if message.config_index > message.index:
             raise BadQuorumMessage("a snapshot carries a config that it does not cover")

@@ -14,6 +14,8 @@ from holdfast.rules.quorum.degraded_read import SharedSnapshot
 from holdfast.rules.quorum.fence import FenceToken, parse_token
 from holdfast.rules.quorum.known_intents import intent_of, void_intent
 from holdfast.rules.quorum.state_rows import (
+    LOST,
+    STAGED,
     CommitRow,
     QueueNote,
     QuorumRow,
@@ -70,6 +72,16 @@ _KNOWN_ONE: Final = (
 )
 _VOID_ONE: Final = "SELECT number FROM quorum_void WHERE mesh = ? AND id = ?"
 _BY_NUMBER: Final = "SELECT record FROM quorum_commit WHERE mesh = ? AND number = ?"
+_PLACE_COMMITS: Final = (
+    f"UPDATE quorum_commit SET mesh = ?1, head = ?2, offset = iif(offset > {-STAGED}, "
+    f"offset + {STAGED}, ?4 - (-offset - {STAGED}) % {LOST}) WHERE mesh = ?3"
+)
+"""As `placed_offset` says."""
+_FOLDED: Final = (
+    *("entity", "entity_revision", "quorum_void", "quorum_lease", "quorum_node"),
+    *("quorum_conflict", "task_event"),
+)
+"""Tables of what a fold makes, but for commit records, which only grow, and tasks."""
 
 
 def _of_mesh(columns: RowColumns[Any], key: str) -> str:
@@ -131,6 +143,19 @@ class CommittedReads(EntityReads):
                 high = middle - 1
         return int(low)
 
+    def commit_lowest(self) -> int:
+        found = self._con.execute(
+            "SELECT min(offset) FROM quorum_commit WHERE offset > ?", (-STAGED // 2,)
+        ).get
+        return 0 if found is None else int(found)
+
+    def voids(self, mesh: str, after: bytes, limit: int) -> list[tuple[bytes, int]]:
+        rows = self._con.execute(
+            "SELECT id, number FROM quorum_void WHERE mesh = ? AND id > ? ORDER BY id LIMIT ?",
+            (mesh, after, limit),
+        )
+        return list(rows)
+
     def intents_known(self, mesh: str, ids: Sequence[bytes]) -> dict[bytes, IntentRecord]:
         if len(ids) <= FEW:
             few = ((id, self._intent(mesh, id)) for id in ids)
@@ -146,9 +171,8 @@ class CommittedReads(EntityReads):
         if record is not None:
             return intent_of(record)
         by = self._con.execute(_VOID_ONE, (mesh, id)).get
-        if by is None:
-            return None
-        return void_intent(id, self._con.execute(_BY_NUMBER, (mesh, by)).get)
+        record = None if by is None else self._con.execute(_BY_NUMBER, (mesh, by)).get
+        return None if record is None else void_intent(id, record)
 
     def lease_get(self, mesh: str, name: str) -> LeaseRow | None:
         return _LEASE.find(self._con, "WHERE mesh = ? AND name = ?", (mesh, name))
@@ -212,6 +236,17 @@ class CommittedWrites(CommittedReads, EntityWrites):
             "INSERT INTO quorum_void (mesh, id, number) VALUES (?, ?, ?)",
             ((mesh, *row) for row in rows),
         )
+
+    def committed_clear(self, mesh: str) -> None:
+        for table in (*_FOLDED, "quorum_commit"):
+            self._con.execute(f"DELETE FROM {table} WHERE mesh = ?", (mesh,))
+
+    def committed_move(self, source: str, mesh: str, head: int) -> None:
+        for table in _FOLDED:
+            self._con.execute(f"DELETE FROM {table} WHERE mesh = ?", (mesh,))
+            self._con.execute(f"UPDATE {table} SET mesh = ? WHERE mesh = ?", (mesh, source))
+        self._con.execute("DELETE FROM task WHERE mesh = ?", (mesh,))
+        self._con.execute(_PLACE_COMMITS, (mesh, head, source, min(self.commit_lowest(), 0)))
 
     def lease_put(self, mesh: str, row: LeaseRow) -> None:
         if row.holder:

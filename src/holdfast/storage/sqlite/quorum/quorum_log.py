@@ -299,8 +299,12 @@ class SqliteQuorumLog:
         self._sweep(scope)
 
     def _sweep(self, scope: str) -> None:
-        while self._change(scope, lambda tx: tx.sweep(scope)):
-            pass
+        """Removes rows that nobody reads. What it follows is done, whatever becomes of this."""
+        try:
+            while self._change(scope, lambda tx: tx.sweep(scope)):
+                pass
+        except DiskFull as error:
+            log.warning("old rows of %s stay until the next time: %s", scope, error.message)
 
     # --- a snapshot that comes in ----------------------------------------------------------------
 
