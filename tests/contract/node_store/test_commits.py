@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.storage.ports import Transaction
+from holdfast.storage.ports import Transaction, Work
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.tickets import Ticket
 from support.envelopes import MESH
@@ -69,7 +69,11 @@ def test_Z3_who_follows_streams_is_told_apart_of_groups_that_are_in_none(store: 
     tape: list[str] = []
     store.on_commit(lambda: tape.append("streams"), unstreamed=lambda: tape.append("none"))
     store.on_commit(lambda: tape.append("all"))
-    for group in ([Unstreamed(), Unstreamed()], [Unstreamed(), lambda tx: None]):
+    groups: list[list[Work[None]]] = [
+        [Unstreamed(), Unstreamed()],
+        [Unstreamed(), lambda tx: None],
+    ]
+    for group in groups:
         for work in group:
             store.writer.enqueue(Ticket(work, lambda tickets: None))
         store.writer.run_group()

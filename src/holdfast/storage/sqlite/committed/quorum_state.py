@@ -67,6 +67,11 @@ _KNOWN: Final = (
 )
 
 
+_KNOWN_ONE: Final = (
+    "SELECT record FROM quorum_commit INDEXED BY quorum_commit_id WHERE mesh = ? AND id = ?"
+)
+_VOID_ONE: Final = "SELECT number FROM quorum_void WHERE mesh = ? AND id = ?"
+_BY_NUMBER: Final = "SELECT record FROM quorum_commit WHERE mesh = ? AND number = ?"
 _PLACE_COMMITS: Final = (
     f"UPDATE quorum_commit SET mesh = ?1, head = ?2, offset = iif(offset > {-STAGED}, "
     f"offset + {STAGED}, ?4 - (-offset - {STAGED}) % {LOST}) WHERE mesh = ?3"
@@ -77,11 +82,6 @@ _FOLDED: Final = (
     *("quorum_conflict", "task_event"),
 )
 """Tables of what a fold makes, but for commit records, which only grow, and tasks."""
-_KNOWN_ONE: Final = (
-    "SELECT record FROM quorum_commit INDEXED BY quorum_commit_id WHERE mesh = ? AND id = ?"
-)
-_VOID_ONE: Final = "SELECT number FROM quorum_void WHERE mesh = ? AND id = ?"
-_BY_NUMBER: Final = "SELECT record FROM quorum_commit WHERE mesh = ? AND number = ?"
 
 
 def _of_mesh(columns: RowColumns[Any], key: str) -> str:
@@ -171,9 +171,8 @@ class CommittedReads(EntityReads):
         if record is not None:
             return intent_of(record)
         by = self._con.execute(_VOID_ONE, (mesh, id)).get
-        if by is None:
-            return None
-        return void_intent(id, self._con.execute(_BY_NUMBER, (mesh, by)).get)
+        record = None if by is None else self._con.execute(_BY_NUMBER, (mesh, by)).get
+        return None if record is None else void_intent(id, record)
 
     def lease_get(self, mesh: str, name: str) -> LeaseRow | None:
         return _LEASE.find(self._con, "WHERE mesh = ? AND name = ?", (mesh, name))
