@@ -76,6 +76,8 @@ def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
     async def story(nodes: list[VoterNode]) -> None:
         ana, bo, cy = nodes
         await ana.host.operators.init(MESH, ["bo", "cy"])
+        with pytest.raises(Conflict):
+            await ana.host.operators.recover(MESH)  # a majority is there
         await bo.down()
         await cy.down()
         await until(lambda: not ana.order.has_quorum)
@@ -94,6 +96,14 @@ def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
         row = ana.mission()
         assert row is not None
         assert row.fence.incarnation == 2
+
+        # A voter of before was not gone after all: it learns everything anew, under a new id.
+        await bo.up()
+        await ana.host.operators.add(MESH, "bo", timeout_ms=60_000)
+        await until(lambda: bo.part in ("voter", "coordinator"))
+        assert bo.order.status().incarnation == 2
+        assert (await bo.put("by both")).outcome == "applied"
+        assert titles([ana, bo]) == titles([bo])
 
     voted(tmp_path, story, "ana", "bo", "cy")
 

@@ -162,9 +162,14 @@ class GroupBeginnings:
         opened = await self._groups.open()
         group = self._groups.of_mesh(mesh)
         if group is not None:
-            if group.order.part not in ("removed", "must_rejoin"):
+            is_later = offer.incarnation > group.row.incarnation
+            if group.order.part not in ("removed", "must_rejoin") and not is_later:
                 return
             self._groups.end(group)
+            if is_later:
+                # The mesh was recovered without this node, and has asked for it again.
+                gone = partial(opened.set_standing, mesh, group.row.voter, "removed")
+                await asyncio.to_thread(gone)
         began = next((row for row in opened.groups() if row.scope == mesh), None)
         if began is None or began.voter != offer.id:
             await asyncio.to_thread(

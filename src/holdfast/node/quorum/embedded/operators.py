@@ -124,6 +124,13 @@ class EmbeddedOperators:
         await self._do(mesh, "step_down", "", timeout_ms)
 
     async def recover(self, mesh: str) -> None:
+        """Conflict while a majority is heard: there would be two groups of one mesh."""
+        group = self._groups.require(mesh)
+        if group.order.has_quorum and len(group.driver.state.log.config.voters) > 1:
+            raise Conflict(
+                f"a majority of the voters of {mesh!r} is there: nothing is to be recovered",
+                hint=f"to take the vote from one that is gone: holdfast quorum remove {mesh} PEER",
+            )
         group = await self._groups.beginnings.recover(mesh)
         await self._until(group, lambda: group.driver.state.leads_settled, QUORUM_CHANGE_MS)
 
