@@ -45,6 +45,7 @@ from holdfast.rules.quorum.raft.messages import (
     Proposal,
     RaftEntry,
     RaftMessage,
+    RemovedVoter,
 )
 from holdfast.rules.quorum.raft.state import GroupState, PeerProgress
 from support.raft_world import GROUP, RaftWorld
@@ -166,6 +167,26 @@ def test_Q10_an_id_that_no_config_names_yet_is_heard() -> None:
     state = RaftWorld(3).nodes[1].state
     after, _ = step(state, Receive(AppendEntries(GROUP, 9, 1, 4, 0, 0, 0, 1)))
     assert (after.term, after.leader) == (4, 9)
+
+
+def test_Q10_one_voter_alone_takes_nobodys_vote() -> None:
+    """It may be mistaken, or lie: most of the others are believed, and until a leader speaks."""
+    world = RaftWorld(3)
+    world.elect()
+    leads = world.nodes[1].state
+    state = world.nodes[3].state
+
+    def told(state: GroupState, *senders: int) -> GroupState:
+        for sender in senders:
+            state, _ = step(state, Receive(RemovedVoter(GROUP, sender, 3, leads.term)))
+        return state
+
+    assert not told(state, 1, 1, 9, 9).removed
+    after = told(state, 1)
+    beat = Heartbeat(GROUP, 1, 3, leads.term, 0, 0, leads.round + 1)
+    after, _ = step(after, Receive(beat))
+    assert not told(after, 2).removed, "a leader has spoken to it in between"
+    assert told(state, 1, 2).removed
 
 
 def test_Q4_two_leaders_of_one_term_are_not_believed() -> None:

@@ -157,6 +157,9 @@ def _on_receive(turn: RaftTurn, event: Receive) -> None:
     if turn.state.asleep and sleep.wakes(turn.state, event):
         sleep.wake(turn, event)
     if admission.agrees_on_term(turn, message):
+        if turn.state.removed_by and isinstance(message, AppendEntries | Heartbeat):
+            # A leader speaks only to members: whoever said that we are none was mistaken, or lied.
+            turn.set(removed_by=())
         _MESSAGES[type(message)](turn, message)
 
 
@@ -217,9 +220,16 @@ def _on_wake(turn: RaftTurn, message: WakeGroup) -> None:
 
 
 def _on_removed(turn: RaftTurn, message: RemovedVoter) -> None:
-    """An id never comes back, so this is for ever."""
+    """A voter says that a config which this node has not got has removed it. An id never comes
+    back, so that would be for ever: one voter is not believed, most of the others are.
+    """
     state = turn.state
-    if not state.removed:
+    others = [id for id in state.log.config.voters if id != state.me]
+    if state.removed or message.sender not in others:
+        return
+    removed_by = tuple(sorted({*state.removed_by, message.sender}))
+    turn.set(removed_by=removed_by)
+    if len(removed_by) * 2 > len(others):
         turn.alarm("this_node_removed", state.me)
         turn.set(removed=True)
         become_follower(turn, state.term, 0)

@@ -127,6 +127,8 @@ class GroupState(msgspec.Struct, frozen=True):
     """The disk of this node may have forgotten votes and promises: it neither votes nor leads nor
     counts until its id is removed and it joins anew."""
     removed: bool = False
+    removed_by: tuple[int, ...] = ()
+    """Voters that said so since a leader last spoke to this node; it believes most of them."""
     disk: DiskHealth = "fine"
     lost: tuple[int, ...] = ()
     """Members whose nodes are not heard."""
