@@ -48,7 +48,9 @@ def init(session: CommandSession, mesh_name: str, voters: tuple[str, ...], engin
         session.warn("even_voters", warning)
     with open_quorum(session, mesh_name) as quorum:
         status = quorum.run(quorum.api.init(quorum.mesh, voters, engine=engine))
-        session.talk(f"{_voters(status)} decide for {quorum.mesh} from now on")
+        voters_decide = f"{_voters(status)} decide for"
+        who = "an etcd keeps the order of" if status.engine == "etcd" else voters_decide
+        session.talk(f"{who} {quorum.mesh} from now on")
         _show(session, status)
 
 
