@@ -65,7 +65,7 @@ def warnings_of(order: OrderStatus) -> list[str]:
     found = [even_warning(len(voters))]
     if len(voters) == 1:
         found.append("one voter decides alone: if its disk is lost, all is lost; add two more")
-    if not order.has_quorum:
+    if not order.has_quorum and order.part != "member":  # which asks voters when it has to
         found.append("no majority of the voters is heard: strong writes do not commit")
     # A member without a vote asks one voter, and need not be linked to the others.
     away = [one.peer for one in voters if not one.linked and order.part != "member"]
