@@ -116,6 +116,8 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
         MESH, [RevisionRow("mission", "m", 2, 2, False, True)]
     ),
     "commits_add": lambda tx: tx.commits_add([commit_row(4, 2)]),
+    "committed_clear": lambda tx: tx.committed_clear(MESH),
+    "committed_move": lambda tx: tx.committed_move("~stage", MESH, 5),
     "voids_add": lambda tx: tx.voids_add(MESH, [(make_id(50), 1)]),
     "lease_put, over": lambda tx: tx.lease_put(MESH, lease_row(holder="cyd")),
     "lease_put, free": lambda tx: tx.lease_put(MESH, LeaseRow(name="deploy")),

@@ -38,7 +38,7 @@ FILES = (
     *("backup.lock", "identity.next.key", "tls.crt", "tls.key", "ballast", "whereabouts.json"),
     "logs/metrics.jsonl",
     *("quorum.db", "quorum.db-wal", "quorum.db-shm"),
-    *("quorum.mark", "quorum.lock", "quorum.ballast"),
+    *("quorum.mark", "quorum.lock", "quorum.ballast", "auth.key"),
 )
 
 
