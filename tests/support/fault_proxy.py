@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
@@ -206,7 +207,7 @@ class FaultProxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._accepting = self._loop.create_task(self._accept())
+        self._loop.add_reader(self._listener, self._accept)
         self._loop.run_forever()
 
     def _do(self, change: Callable[[], object]) -> None:
@@ -228,9 +229,7 @@ class FaultProxy:
             self._changed.notify_all()
 
     async def _end(self) -> None:
-        self._accepting.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._accepting
+        self._loop.remove_reader(self._listener)
         await self._cut()
 
     async def _cut(self) -> int:
@@ -241,17 +240,24 @@ class FaultProxy:
         self._count(cuts=len(tasks))
         return len(tasks)
 
-    async def _accept(self) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(self._listener)
-            client.setblocking(False)
-            if self._refusing:
-                _reset(client)
-                self._count(refused=1)
-                continue
-            task = self._loop.create_task(self._carry(client))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+    def _accept(self) -> None:
+        """Somebody calls. No task accepts: one that is cancelled may have a connection already."""
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it has gone again
+        client.setblocking(False)
+        if self._refusing:
+            _reset(client)
+            self._count(refused=1)
+            return
+        task = self._loop.create_task(self._carry(client))
+        self._open.add(task)
+        task.add_done_callback(partial(self._carried, client))
+
+    def _carried(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._open.discard(task)
+        _reset(client)  # also of a task that was cancelled before it began
 
     async def _carry(self, client: socket.socket) -> None:
         """One connection, to its end."""
