@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -35,11 +35,11 @@ from holdfast.node.quorum.api import QuorumApi
 from holdfast.node.quorum.remote import RemoteQuorum
 from holdfast.rules.bus.message import BusMessage, MessageKind
 from holdfast.rules.destinations import check_priority
-from holdfast.rules.errors import BadAnswer, HoldfastError, NoDaemon, Unreachable
+from holdfast.rules.errors import BadAnswer, HoldfastError
 from holdfast.rules.ids import parse_id
 from holdfast.rules.keys import KEY_BYTES, bytes_of
-from holdfast.rules.limits import BODY_BYTES_MAX, BUS_REPLY_MARGIN_MS, LINK_READ_MS_MAX
-from holdfast.transport.http_client import Client
+from holdfast.rules.limits import BUS_REPLY_MARGIN_MS
+from holdfast.transport.daemon_call import call_daemon
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast")
@@ -154,23 +154,15 @@ class RemoteBus:
         self, method: str, path: str, asked: msgspec.Struct | None, kind: type[T], wait_ms: int = 0
     ) -> T:
         """One call, on a connection of its own."""
-        client = Client(self._address, read_ms=LINK_READ_MS_MAX + wait_ms + BUS_REPLY_MARGIN_MS)
-        body = None if asked is None else msgspec.json.encode(asked)
-
-        def work() -> T:
-            with closing(client):
-                answer = client.call(method, path, body=body, bytes_max=2 * BODY_BYTES_MAX)
-                return answer.json(kind)
-
-        try:
-            return await asyncio.to_thread(work)
-        except asyncio.CancelledError:
-            client.abort()
-            raise
-        except Unreachable as error:
-            if type(error) is not Unreachable:
-                raise  # what the bus says of a peer
-            raise NoDaemon(f"the daemon that holds the bus is gone: {error.message}") from error
+        return await call_daemon(
+            self._address,
+            method,
+            path,
+            asked,
+            kind,
+            wait_ms=wait_ms + BUS_REPLY_MARGIN_MS,
+            holds="the bus",
+        )
 
     def stream(self, path: str) -> EventStream:
         return EventStream(self._address, path)

@@ -240,7 +240,7 @@ class CommitRun:
             offsets = list(range(first, first + len(counted)))
         else:
             head = end = tx.log_bounds()[1]
-            offsets = [self._append_one(tx, one, now) for one in counted]
+            offsets = [append_committed(tx, one.envelope, one.entry.raw, now) for one in counted]
         rows: list[CommitRow] = []
         for (entry, envelope, decision, number), offset in zip(counted, offsets, strict=True):
             head = max(head, offset)
@@ -252,26 +252,6 @@ class CommitRun:
         tx.commits_add(rows)
         waited = frozenset(row.id for row in rows if row.offset <= end)
         return {row.number: row.offset for row in rows}, waited
-
-    def _append_one(self, tx: Transaction, one: _Counted, now_ms: int) -> int:
-        envelope, raw = one.envelope, one.entry.raw
-        entry = tx.log_find(envelope.id)
-        if entry is not None:
-            if entry.raw == raw:
-                return entry.offset  # our own intent, which waited here
-            # What the quorum has committed under this id is what all nodes have. Something else
-            # that only we have keeps its place, under an id that is computed from it.
-            tx.log_set_aside(entry.offset, aside_id(entry.raw))
-        return tx.log_append(
-            envelope.id,
-            envelope.mesh,
-            envelope.op,
-            envelope.entity,
-            envelope.origin,
-            envelope.lamport,
-            now_ms,
-            raw,
-        )
 
     # --- what follows, here ------------------------------------------------------------------
 
@@ -343,6 +323,27 @@ class CommitRun:
         write = queue_get(tx, self._mesh, id)
         if write is not None and write.status in _WAITS:
             queue_put(tx, decided(write, outcome, self._ctx.now_ms(), reason, detail))
+
+
+def append_committed(tx: Transaction, envelope: Envelope, raw: bytes, now_ms: int) -> int:
+    """Where a committed envelope stands in the log: from now on, if it did not."""
+    entry = tx.log_find(envelope.id)
+    if entry is not None:
+        if entry.raw == raw:
+            return entry.offset  # our own intent, which waited here
+        # What the quorum has committed under this id is what all nodes have. Something else that
+        # only we have keeps its place, under an id that is computed from it.
+        tx.log_set_aside(entry.offset, aside_id(entry.raw))
+    return tx.log_append(
+        envelope.id,
+        envelope.mesh,
+        envelope.op,
+        envelope.entity,
+        envelope.origin,
+        envelope.lamport,
+        now_ms,
+        raw,
+    )
 
 
 def _read(mesh: str, raw: bytes) -> Envelope | Refused:

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
+from holdfast.node.core.commit import append_committed
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.write_queue import queue_list, queue_put
 from holdfast.protocol.quorum_snapshot import (
@@ -58,7 +59,6 @@ from holdfast.rules.errors import (
     LogMismatch,
     NoVoters,
 )
-from holdfast.rules.ids import aside_id
 from holdfast.rules.lamport import highest_taken
 from holdfast.rules.limits import CHUNK_ROWS, QUORUM_STAGE_ROWS
 from holdfast.rules.quorum.commit_record import decode_stored_record
@@ -488,24 +488,10 @@ def _place_in_log(
     tx: Transaction, id: bytes, envelope: Envelope | None, raw: bytes | None, now_ms: int
 ) -> int | None:
     """Where an envelope stands in the log, from now on if it did not; None if nobody has it."""
-    found = tx.log_find(id)
     if envelope is None or raw is None:
+        found = tx.log_find(id)
         return None if found is None else found.offset
-    if found is not None:
-        if found.raw == raw:
-            return found.offset
-        # As in a fold: what was committed under this id is what all nodes have.
-        tx.log_set_aside(found.offset, aside_id(found.raw))
-    return tx.log_append(
-        envelope.id,
-        envelope.mesh,
-        envelope.op,
-        envelope.entity,
-        envelope.origin,
-        envelope.lamport,
-        now_ms,
-        raw,
-    )
+    return append_committed(tx, envelope, raw, now_ms)
 
 
 def _clash(row: GivenClash) -> Clash:

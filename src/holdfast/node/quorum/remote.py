@@ -8,8 +8,6 @@ come back by their codes.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import closing
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -18,17 +16,15 @@ import msgspec
 from holdfast.node.quorum import documents
 from holdfast.node.quorum.api import ReadDemand, ReplaySummary, StrongReceipt
 from holdfast.node.quorum.ports import OrderStatus
-from holdfast.rules.errors import NoDaemon, OutcomeUnknown, Unreachable
+from holdfast.rules.errors import NoDaemon, OutcomeUnknown
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import (
-    BODY_BYTES_MAX,
-    LINK_READ_MS_MAX,
     QUORUM_CHANGE_MS,
     QUORUM_COMMIT_MS,
 )
 from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.service.clock import SystemClock
-from holdfast.transport.http_client import Client
+from holdfast.transport.daemon_call import call_daemon
 
 T = TypeVar("T")
 
@@ -145,23 +141,9 @@ class RemoteQuorum:
         self, method: str, path: str, asked: msgspec.Struct | None, kind: type[T], wait_ms: int = 0
     ) -> T:
         """One call, on a connection of its own."""
-        client = Client(self._address, read_ms=LINK_READ_MS_MAX + wait_ms)
-        body = None if asked is None else msgspec.json.encode(asked)
-
-        def work() -> T:
-            with closing(client):
-                answer = client.call(method, path, body=body, bytes_max=2 * BODY_BYTES_MAX)
-                return answer.json(kind)
-
-        try:
-            return await asyncio.to_thread(work)
-        except asyncio.CancelledError:
-            client.abort()
-            raise
-        except Unreachable as error:
-            if type(error) is not Unreachable:
-                raise  # what the quorum says of a peer
-            raise NoDaemon(f"the daemon that holds the quorum is gone: {error.message}") from error
+        return await call_daemon(
+            self._address, method, path, asked, kind, wait_ms=wait_ms, holds="the quorum"
+        )
 
 
 _NEVER_ASKED: Final = (ConnectionRefusedError, FileNotFoundError)

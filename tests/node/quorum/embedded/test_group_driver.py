@@ -13,11 +13,14 @@ from holdfast.rules.quorum.raft.config import GroupMember, first_config
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.messages import (
+    AskVote,
     ForwardAnswer,
     Heartbeat,
+    HeartbeatAnswer,
     Message,
     Proposal,
     RaftEntry,
+    VoteAnswer,
 )
 from holdfast.rules.quorum.raft.state import DurablePast, GroupTiming, restarted
 
@@ -87,3 +90,33 @@ def test_Q3_a_node_whose_disk_failed_refuses_what_comes_then() -> None:
     driver.propose(proposal(1), 100, heard.append)
     place.run()
     assert heard == [ProposalEnd.REFUSED]
+
+
+def _answer(driver: GroupDriver, place: Place) -> None:
+    """Bob votes for her, and hears her; his disk takes its time. Hers has everything at once."""
+    while place.sent or place.wrote:
+        while place.wrote:
+            place.wrote.pop(0)(None)
+        sent, place.sent = place.sent, []
+        for one in [message for message in sent if message.to == 2]:
+            if isinstance(one, AskVote):
+                driver.receive(VoteAnswer(GROUP, 2, 1, one.term, one.pre, True))
+            elif isinstance(one, Heartbeat):
+                driver.receive(HeartbeatAnswer(GROUP, 2, 1, one.term, one.round, 0))
+
+
+def test_Q3_a_leader_adds_nothing_again_that_stands_in_its_own_log() -> None:
+    """However slow the others are: else a slow group gets longer logs, and slower with them."""
+    place, heard = Place(), list[ProposalAnswer]()
+    driver = driver_of(place)
+    while driver.state.role != "leader":
+        driver.tick(0)
+        _answer(driver, place)
+    driver.propose(proposal(1), 100, heard.append)
+    place.run()
+    last = driver.state.log.last
+    for _ in range(3 * driver.state.timing.election):
+        driver.tick(0)
+        _answer(driver, place)
+    assert driver.state.role == "leader"
+    assert (driver.state.log.last, heard) == (last, [])

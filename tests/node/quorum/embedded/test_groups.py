@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from holdfast.node.quorum.ports import OrderMember
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -35,6 +37,10 @@ async def coordinated(nodes: list[VoterNode]) -> VoterNode:
     return coordinator(nodes)
 
 
+def member_of(node: VoterNode, peer: str) -> OrderMember:
+    return next(one for one in node.order.status().members if one.peer == peer)
+
+
 def titles(nodes: list[VoterNode], id: str = "m1") -> set[bytes | None]:
     rows = [node.mission(id) for node in nodes]
     return {None if row is None else row.fields for row in rows}
@@ -60,6 +66,9 @@ def test_Q3_Q4_three_nodes_go_on_without_the_one_that_led(tmp_path: Path) -> Non
         epoch = first.order.status().lease_epoch
         await first.down()
         others = [node for node in nodes if node is not first]
+        gone = partial(member_of, others[0], first.name)
+        await until(lambda: not gone().linked)
+        assert gone().heard_ms is not None, "its silence counts from the end of its link"
         assert (await others[0].put("after it")).outcome == "applied"
         after = coordinator(others)
         assert after.order.status().lease_epoch > epoch

@@ -194,6 +194,31 @@ def test_Q4_a_link_that_ends_while_entries_wait_leaves_nothing_behind() -> None:
     told(story)
 
 
+def test_Q12_a_node_is_heard_while_its_link_stands_and_silent_from_its_end_on() -> None:
+    """Also while nothing is said on it: groups that sleep are silent, and nobody is lost."""
+
+    async def story() -> None:
+        links, line = VoterLinks(Heard()), Line()
+        loop = asyncio.get_running_loop()
+        assert links.heard_at(BO) is None
+        links.link_up(line)  # type: ignore[arg-type]
+        up = links.heard_at(BO)
+        assert up is not None
+        while loop.time() <= up:
+            await asyncio.sleep(0)
+        later = links.heard_at(BO)
+        assert later is not None
+        assert later > up, "nothing was said since, and it is there"
+        links.link_down(line)  # type: ignore[arg-type]
+        down = links.heard_at(BO)
+        assert down is not None
+        while loop.time() <= down:
+            await asyncio.sleep(0)
+        assert links.heard_at(BO) == down
+
+    told(story)
+
+
 def test_Q4_a_voter_is_heard_only_over_a_link_of_its_own_key() -> None:
     async def story() -> None:
         heard = Heard()

@@ -211,8 +211,10 @@ class GroupDriver:
         self.changes.tick()
         self.transfers.tick()
         if self._ticks % self.state.timing.election == 0:
-            # A message to the leader may have been lost: what is asked again is done once.
-            self.proposals.again()
+            # A message to the leader may have been lost: what is asked again is done once. What a
+            # leader has taken stands in its own log; to add it again would only make that longer.
+            if self.state.role != "leader":
+                self.proposals.again()
             self.reads.again()
         self.proposals.again(self._later)
         self._later.clear()

@@ -80,7 +80,6 @@ class _Way:
         self.waiting_bytes = 0
         self.flushing = False
         self.pumping: asyncio.Task[None] | None = None
-        self.heard = 0.0
 
 
 class VoterLinks:
@@ -95,6 +94,8 @@ class VoterLinks:
         self._events, self._keys = events, keys
         self._ways: dict[bytes, _Way] = {}
         """By every key of the peer at the other end."""
+        self._last_linked: dict[bytes, float] = {}
+        """By key of a peer without a link: when it had one, by the loop's time."""
         self.counts: Counter[str] = Counter()
         """What was dropped or refused, by reason."""
 
@@ -126,9 +127,12 @@ class VoterLinks:
         return key in self._ways
 
     def heard_at(self, key: bytes) -> float | None:
-        """When something of a voter's came from there last, by the loop's time; None: never."""
-        way = self._ways.get(key)
-        return way.heard or None if way is not None else None
+        """When a node was last heard, by the loop's time; None: never. One whose link stands is
+        heard now: the link asks it for signs of life, also while its groups sleep.
+        """
+        if key in self._ways:
+            return asyncio.get_running_loop().time()
+        return self._last_linked.get(key)
 
     def _flush_soon(self, way: _Way) -> None:
         if not way.flushing:
@@ -183,10 +187,12 @@ class VoterLinks:
         way = _Way(link)
         for key in keys:
             self._ways[key] = way
+            self._last_linked.pop(key, None)
         self._events.linked(keys, True)
 
     def link_down(self, link: Link) -> None:
         keys = [key for key, way in self._ways.items() if way.link is link]
+        self._last_linked.update(dict.fromkeys(keys, asyncio.get_running_loop().time()))
         for key in keys:
             way = self._ways.pop(key)
             if way.pumping is not None:
@@ -211,9 +217,6 @@ class VoterLinks:
             self._events.offered(link, word)
             return
         keys = self._keys(link.peer)
-        way = self._ways.get(link.peer)
-        if way is not None:
-            way.heard = asyncio.get_running_loop().time()
         for raw in word.messages:
             message = decode_message(raw)
             group = self._events.group(message.group)
