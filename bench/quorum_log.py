@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter, process_time
 
-from holdfast.rules.quorum_rows import EntryRow, GroupWrite, HardStateRow, SaveAnswer
+from holdfast.rules.quorum.log_rows import EntryRow, GroupWrite, HardStateRow, SaveAnswer
 from holdfast.storage.sqlite.connection import connect, shut
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from blake3 import blake3
 
 from holdfast.rules.errors import DiskFull, HoldfastError
-from holdfast.rules.quorum_rows import GroupWrite
+from holdfast.rules.quorum.log_rows import GroupWrite
 from holdfast.simulate.disk.workload import Acknowledge
 from holdfast.storage.sqlite.quorum import engine
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog

@@ -8,7 +8,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     EntryRow,
     GroupWrite,
     HardStateRow,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     BoundaryRow,
     EntryRow,
     GroupRow,

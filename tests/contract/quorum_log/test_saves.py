@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.rules.errors import BadValue, HoldfastError, LogMismatch, OverLimit, Truncated
 from holdfast.rules.limits import QUORUM_ENTRY_BYTES_MAX, QUORUM_WRITE_ENTRIES_MAX
-from holdfast.rules.quorum_rows import GroupWrite, SaveAnswer, TermRun
+from holdfast.rules.quorum.log_rows import GroupWrite, SaveAnswer, TermRun
 from holdfast.storage.quorum_port import QuorumLog
 from support.quorum_logs import TAG, entry, filled, write
 from support.seeds import seeds

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.rules.errors import BadValue, LogMismatch, MustRejoin, OverLimit, StoreCorrupt
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX
-from holdfast.rules.quorum_rows import HardStateRow
+from holdfast.rules.quorum.log_rows import HardStateRow
 from holdfast.storage.quorum_port import QuorumLog
 from support.quorum_logs import TAG, entry, filled, snapshot, write
 

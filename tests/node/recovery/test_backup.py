@@ -28,7 +28,7 @@ from holdfast.rules.errors import (
     StoreCorrupt,
     UnsupportedProtocol,
 )
-from holdfast.rules.quorum_rows import KnownGroup
+from holdfast.rules.quorum.log_rows import KnownGroup
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import snapshot_copy as copying

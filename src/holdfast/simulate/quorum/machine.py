@@ -22,12 +22,12 @@ from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.ports import SnapshotPorts
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.compaction import LogLimits
+from holdfast.rules.quorum.log_rows import TAKES_PART, GroupRow, KnownGroup
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import RoleChange
 from holdfast.rules.quorum.raft.events import DiskChanged, NodeStalled
 from holdfast.rules.quorum.raft.messages import Message
 from holdfast.rules.quorum.raft.state import GroupTiming, restarted
-from holdfast.rules.quorum_rows import TAKES_PART, GroupRow, KnownGroup
 from holdfast.simulate.disk.disk import SimulatedDisk
 from holdfast.simulate.disk.files import watch_files
 from holdfast.simulate.quorum.register_fold import RegisterFold

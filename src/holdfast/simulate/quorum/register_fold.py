@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.node.core.commit import CommittedEntry
 from holdfast.node.quorum.embedded.ports import Folded, Given, ReadPart, Wrote
-from holdfast.rules.quorum_rows import QuorumSnapshot
+from holdfast.rules.quorum.log_rows import QuorumSnapshot
 from holdfast.simulate.quorum.registers import Registers
 
 if TYPE_CHECKING:

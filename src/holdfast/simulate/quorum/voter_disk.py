@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed
-from holdfast.rules.quorum_rows import EntryRow, GroupWrite, SaveAnswer, SnapshotIntake
+from holdfast.rules.quorum.log_rows import EntryRow, GroupWrite, SaveAnswer, SnapshotIntake
 from holdfast.storage.quorum_port import Answer
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 

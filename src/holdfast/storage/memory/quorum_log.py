@@ -1,8 +1,8 @@
 """The Raft logs of a node in dictionaries, for tests, models and simulations.
 
-It keeps what its twin in `storage/sqlite/quorum` keeps, by the same rules (`rules/quorum_save`), as
-long as the object lives: every call is judged first and done after that, so nothing has to be
-undone. A submitted write is answered before `submit` returns.
+It keeps what its twin in `storage/sqlite/quorum` keeps, by the same rules
+(`rules/quorum/log_saves`), as long as the object lives: every call is judged first and done after
+that, so nothing has to be undone. A submitted write is answered before `submit` returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.rules.errors import (
     UnknownGroup,
 )
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     CONFIG_KIND,
     TAKES_PART,
     BoundaryRow,
@@ -42,7 +42,7 @@ from holdfast.rules.quorum_rows import (
     Standing,
     TermRun,
 )
-from holdfast.rules.quorum_save import (
+from holdfast.rules.quorum.log_saves import (
     after_compaction,
     after_install,
     after_write,

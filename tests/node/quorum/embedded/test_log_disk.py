@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.rules.errors import DiskFull, HoldfastError, OutcomeUnknown
+from holdfast.rules.quorum.log_rows import GroupWrite, SaveAnswer
 from holdfast.rules.quorum.raft.config import encode_config, first_config
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import DiskHealth, RaftEntry
-from holdfast.rules.quorum_rows import GroupWrite, SaveAnswer
 from holdfast.storage.memory.quorum_log import MemoryQuorumLog
 from holdfast.storage.quorum_port import Answer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.rules.errors import LogMismatch, MustRejoin, VoterReused
-from holdfast.rules.quorum_rows import GroupRow, KnownGroup
+from holdfast.rules.quorum.log_rows import GroupRow, KnownGroup
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.quorum_port import QuorumLog
 from support.quorum_logs import TAG, entry, filled, opened, write

@@ -21,7 +21,7 @@ from holdfast.rules.errors import (
     StoreFailed,
     UnknownGroup,
 )
-from holdfast.rules.quorum_rows import SaveAnswer
+from holdfast.rules.quorum.log_rows import SaveAnswer
 from holdfast.simulate.disk.disk import FaultyDisk
 from holdfast.simulate.disk.faults import DiskCall, Kind
 from holdfast.storage.sqlite.quorum import engine, quorum_log

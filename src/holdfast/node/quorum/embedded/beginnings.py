@@ -23,6 +23,7 @@ from holdfast.node.quorum.embedded.store_fold import FOLD, Write
 from holdfast.protocol.quorum_frames import GroupOffered
 from holdfast.rules.errors import AlreadyExists, MustRejoin
 from holdfast.rules.limits import QUORUM_FOLD_BYTES
+from holdfast.rules.quorum.log_rows import TAG_BYTES, GroupWrite, HardStateRow
 from holdfast.rules.quorum.raft.config import (
     GroupConfig,
     GroupMember,
@@ -30,7 +31,6 @@ from holdfast.rules.quorum.raft.config import (
     first_config,
 )
 from holdfast.rules.quorum.state_rows import QuorumRow
-from holdfast.rules.quorum_rows import TAG_BYTES, GroupWrite, HardStateRow
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
+from holdfast.rules.quorum.log_rows import GroupRow
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.messages import Message
-from holdfast.rules.quorum_rows import GroupRow
 
 
 class MeshTrust(Protocol):

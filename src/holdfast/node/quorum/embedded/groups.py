@@ -53,6 +53,7 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS
+from holdfast.rules.quorum.log_rows import KnownGroup
 from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import (
     GroupMember,
@@ -69,7 +70,6 @@ from holdfast.rules.quorum.raft.membership import caught_up, not_now, refusal
 from holdfast.rules.quorum.raft.messages import DiskHealth
 from holdfast.rules.quorum.raft.state import GroupTiming, restarted
 from holdfast.rules.quorum.state_rows import QuorumRow
-from holdfast.rules.quorum_rows import KnownGroup
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 

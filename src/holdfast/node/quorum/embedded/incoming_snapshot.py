@@ -18,6 +18,7 @@ import msgspec
 from holdfast.node.quorum.embedded.ports import GroupSnapshots, IntakeDisk
 from holdfast.node.quorum.embedded.sent_snapshots import SendingDriver
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.quorum.log_rows import QuorumSnapshot
 from holdfast.rules.quorum.raft.config import encode_config
 from holdfast.rules.quorum.raft.messages import (
     GroupSnapshotBegin,
@@ -25,7 +26,6 @@ from holdfast.rules.quorum.raft.messages import (
     SnapshotOffer,
     SnapshotReceived,
 )
-from holdfast.rules.quorum_rows import QuorumSnapshot
 
 log = logging.getLogger("holdfast")
 

@@ -18,12 +18,7 @@ from typing import Final, NamedTuple
 
 from holdfast.node.quorum.embedded.ports import Received, Wrote
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed
-from holdfast.rules.quorum.raft.config import GroupConfig, decode_config
-from holdfast.rules.quorum.raft.effects import RaftWrite
-from holdfast.rules.quorum.raft.log import RaftLog
-from holdfast.rules.quorum.raft.messages import DiskHealth, EntryKind, RaftEntry
-from holdfast.rules.quorum.raft.state import DurablePast
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     CONFIG_KIND,
     EntryRow,
     GroupWrite,
@@ -32,6 +27,11 @@ from holdfast.rules.quorum_rows import (
     SaveAnswer,
     SnapshotIntake,
 )
+from holdfast.rules.quorum.raft.config import GroupConfig, decode_config
+from holdfast.rules.quorum.raft.effects import RaftWrite
+from holdfast.rules.quorum.raft.log import RaftLog
+from holdfast.rules.quorum.raft.messages import DiskHealth, EntryKind, RaftEntry
+from holdfast.rules.quorum.raft.state import DurablePast
 from holdfast.storage.quorum_port import QuorumLog, QuorumReader
 
 _KINDS: Final[dict[EntryKind, int]] = {"noop": 0, "data": 1, "config": CONFIG_KIND}

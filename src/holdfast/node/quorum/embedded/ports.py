@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.node.core.commit import CommittedEntry
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.quorum.log_rows import QuorumSnapshot, SnapshotIntake
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import Message, RaftEntry
-from holdfast.rules.quorum_rows import QuorumSnapshot, SnapshotIntake
 
 Wrote = Callable[[HoldfastError | None], None]
 """Is called when a write is on the disk, or with the error by which nobody knows whether it is."""

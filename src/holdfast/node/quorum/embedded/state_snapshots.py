@@ -19,7 +19,7 @@ from holdfast.node.quorum.embedded.log_disk import in_a_thread
 from holdfast.node.quorum.embedded.ports import Given, GivenSnapshot, ReadPart, Wrote
 from holdfast.rules.errors import BadQuorumSnapshot, HoldfastError, StoreFailed
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX, QUORUM_SNAPSHOT_BYTES_MAX
-from holdfast.rules.quorum_rows import QuorumSnapshot
+from holdfast.rules.quorum.log_rows import QuorumSnapshot
 from holdfast.storage.files.nameless import NamelessFile
 from holdfast.storage.ports import Store
 

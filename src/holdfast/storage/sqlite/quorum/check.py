@@ -12,7 +12,7 @@ import apsw
 
 from holdfast.rules.errors import EntryDamaged, StoreCorrupt
 from holdfast.rules.limits import QUORUM_SWEEP_BYTES
-from holdfast.rules.quorum_rows import TAKES_PART
+from holdfast.rules.quorum.log_rows import TAKES_PART
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.integrity import check
 from holdfast.storage.sqlite.quorum.rows import Card, QuorumRows

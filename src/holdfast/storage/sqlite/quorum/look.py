@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import apsw
 
-from holdfast.rules.quorum_rows import GroupRow
+from holdfast.rules.quorum.log_rows import GroupRow
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite.connection import connect, shut, typed
 from holdfast.storage.sqlite.quorum.rows import QuorumRows

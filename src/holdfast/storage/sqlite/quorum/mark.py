@@ -39,7 +39,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.rules.quorum_rows import TAKES_PART, KnownGroup, Standing
+from holdfast.rules.quorum.log_rows import TAKES_PART, KnownGroup, Standing
 from holdfast.storage.files.durable import durable_replace
 from holdfast.storage.sqlite.quorum.rows import Card
 

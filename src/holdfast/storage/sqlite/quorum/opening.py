@@ -23,7 +23,7 @@ import apsw
 from msgspec.structs import replace
 
 from holdfast.rules.errors import NewerSchema, StoreCorrupt
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     TAKES_PART,
     GroupRow,
     HardStateRow,
@@ -31,7 +31,7 @@ from holdfast.rules.quorum_rows import (
     LogHead,
     Standing,
 )
-from holdfast.rules.quorum_save import raised
+from holdfast.rules.quorum.log_saves import raised
 from holdfast.storage.files.durable import FILE_MODE, disk_errors
 from holdfast.storage.files.home import HomePaths, size_of, status_of
 from holdfast.storage.sqlite import migrations

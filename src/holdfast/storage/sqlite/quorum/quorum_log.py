@@ -40,7 +40,7 @@ from holdfast.rules.limits import (
     QUORUM_MARK_WRITES,
     SHUTDOWN_MS_MAX,
 )
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     BoundaryRow,
     EntryRow,
     GroupRow,

@@ -18,7 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from holdfast.rules.errors import EntryDamaged, StoreCorrupt, Truncated, UnknownGroup
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     CONFIG_KIND,
     BoundaryRow,
     EntryRow,
@@ -29,7 +29,7 @@ from holdfast.rules.quorum_rows import (
     Standing,
     TermRun,
 )
-from holdfast.rules.quorum_save import INDEX_MAX
+from holdfast.rules.quorum.log_saves import INDEX_MAX
 
 INDEX_BITS: Final = 40
 """Of a place; the rest is the number of the log."""

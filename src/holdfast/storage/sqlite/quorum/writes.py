@@ -1,8 +1,8 @@
 """The rows of the Raft logs, changed: the inside of one transaction of the writer.
 
-Every step first asks `rules.quorum_save` whether it fits, and changes rows after that. What was
-read of the groups is kept between transactions, since only this connection writes, and read again
-after something was undone.
+Every step first asks `rules.quorum.log_saves` whether it fits, and changes rows after that. What
+was read of the groups is kept between transactions, since only this connection writes, and read
+again after something was undone.
 
 Entries and heads of a transaction are written together, by `flush`: many writes of a group make one
 statement for their entries and one for the head of the log.
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from holdfast.rules.errors import AlreadyExists, LogMismatch, OverLimit
 from holdfast.rules.limits import QUORUM_PART_BYTES_MAX, QUORUM_SWEEP_BYTES, QUORUM_SWEEP_ROWS
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     TAKES_PART,
     EntryRow,
     GroupRow,
@@ -35,7 +35,7 @@ from holdfast.rules.quorum_rows import (
     SnapshotIntake,
     Standing,
 )
-from holdfast.rules.quorum_save import (
+from holdfast.rules.quorum.log_saves import (
     after_compaction,
     after_install,
     after_write,

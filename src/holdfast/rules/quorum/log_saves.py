@@ -21,7 +21,7 @@ from holdfast.rules.errors import (
     VoterReused,
 )
 from holdfast.rules.limits import QUORUM_ENTRY_BYTES_MAX, QUORUM_WRITE_ENTRIES_MAX
-from holdfast.rules.quorum_rows import (
+from holdfast.rules.quorum.log_rows import (
     TAG_BYTES,
     TAKES_PART,
     GroupRow,
