@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.core.committed_snapshot import staging_of
 from holdfast.node.quorum.ports import OrderMember
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
@@ -18,6 +19,7 @@ from holdfast.rules.errors import (
     OutcomeUnknown,
 )
 from holdfast.rules.quorum.compaction import LogLimits
+from holdfast.rules.quorum.view import LeaseRow
 from support.envelopes import MESH
 from support.voter_nodes import VoterNode, mission, until, voted
 
@@ -79,6 +81,29 @@ def test_Q3_Q4_three_nodes_go_on_without_the_one_that_led(tmp_path: Path) -> Non
         await first.order.confirm(timeout_ms=20_000)
 
     voted(tmp_path, story, "ana", "bo", "cy")
+
+
+def test_Q8_what_an_earlier_process_staged_of_a_snapshot_is_gone_after_a_start(
+    tmp_path: Path,
+) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        (ana,) = nodes
+        await ana.host.operators.init(MESH, [])
+        await ana.put("stays")
+
+        def staged() -> list[LeaseRow]:
+            read = ana.node._engine.read
+            return list(read("leases", lambda tx: tx.lease_list(staging_of(MESH), "", 9)))
+
+        lease = LeaseRow(name="deploy", holder="bo", session=b"s" * 16)
+        ana.node._engine.store.write(lambda tx: tx.lease_put(staging_of(MESH), lease))
+        assert staged()
+        await ana.down()
+        await ana.up()
+        assert not staged()
+        assert ana.mission() is not None
+
+    voted(tmp_path, story, "ana")
 
 
 def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
