@@ -1089,8 +1089,12 @@ QUORUM_MEMBERS_MAX: Final = 64
 """Members of one group, learners among them; one more is refused."""
 QUORUM_ID_MAX: Final = 1 << 32
 """The highest id of a member; ids are never given out again."""
-QUORUM_TERM_MAX: Final = (1 << 53) - 1
-"""The highest term of a group; a message with a higher one is refused."""
+QUORUM_TERM_MAX: Final = (1 << 62) - 1
+"""The highest term of any group; a message with a higher one is refused."""
+QUORUM_TERM_SPAN: Final = 1 << 53
+"""By so many terms each incarnation of a mesh may go further than the one before it: where a liar
+has used them up, a recovery begins with as many again, and the lease epoch never falls. A message
+of a term beyond those of the incarnation is not heard."""
 QUORUM_TERM_LEAP_MAX: Final = 1 << 32
 """By so much a term rises at once; a message of a later one raises it by this, and is not handled
 otherwise: no honest voter counts so fast."""

@@ -148,8 +148,8 @@ class LogReader(Protocol):
         """
 
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
-        """What the ops that begin like this are about, each once, in the order of its bytes. Those of
-        `NOT_BY_ENTITY` are not looked for.
+        """What the ops that begin like this are about, each once, in the order of its bytes. Those
+        of `NOT_BY_ENTITY` are not looked for.
         """
 
     def log_of(
