@@ -360,29 +360,18 @@ async def test_Q4_a_voter_answers_no_more_at_a_time_than_it_has_room_for() -> No
     await service(Asked(b"dan", body))
 
 
-@in_loop
-async def test_Q3_proposals_of_one_member_are_bounded_by_their_bytes() -> None:
-    world = World()
-    world.orders["ana"].hangs = True
-    service = world.wires.services["ana"][wire.PROPOSE]
-
-    def asked(number: int) -> Asked:
-        envelope = mine(f"m{number}", title="x" * 900_000)
-        wanted = wire.ProposeAsked(MESH, envelope.id, encode(envelope), 1000)
-        return Asked(b"dan", wire.encode(wanted))
-
-    size = len(encode(mine("m0", title="x" * 900_000)))
-    fit = FORWARDED_BYTES_MAX // size
-    assert fit < FORWARDED_MAX
-    many = [asyncio.ensure_future(service(asked(number))) for number in range(fit)]
-    await asyncio.sleep(0)
-    with pytest.raises(TooMany):
-        await service(asked(fit))
-    for one in many:
-        one.cancel()
-    await asyncio.gather(*many, return_exceptions=True)
-    world.orders["ana"].hangs = False
-    await service(asked(fit))
+def test_Q3_proposals_of_one_member_are_bounded_by_their_bytes() -> None:
+    service = VoterService(engine_of("ana"), lambda mesh: None, lambda key, mesh: None)
+    half, counts = FORWARDED_BYTES_MAX // 2, service._proposals
+    with service._room(counts, b"dan", half), service._room(counts, b"dan", half):
+        with pytest.raises(TooMany), service._room(counts, b"dan", 1):
+            raise AssertionError("there is no room")
+        with service._room(counts, b"eve", half), service._room(counts, b"dan", 0):
+            pass
+    with service._room(counts, b"dan", FORWARDED_BYTES_MAX):
+        pass
+    assert not service._bytes
+    assert not counts
 
 
 @in_loop
