@@ -1152,7 +1152,7 @@ QUORUM_WORDS_MAX: Final = 4096
 """Messages of groups in one frame between two nodes."""
 QUORUM_WORDS_BYTES: Final = 256 * KIB
 """And their bytes, beside one message that may be larger."""
-QUORUM_COSTS_A_TURN: Final = 128
+QUORUM_COSTS_A_TURN: Final = 32
 """Messages of one voter that are handled before it is the others' turn; meanwhile nothing more of
 it is read."""
 QUORUM_ENTRIES_A_COST: Final = 8
