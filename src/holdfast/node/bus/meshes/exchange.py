@@ -176,8 +176,10 @@ class MeshExchange:
         self._context.start(self._introduce(mesh_link))
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
+        if kind is not FrameKind.MESH:
+            return False
         mesh_link = self._of(link)
-        if mesh_link is None or kind is not FrameKind.MESH:
+        if mesh_link is None:
             return False
         mesh_link.frame(stream, body)
         self._hold_soon()

@@ -57,6 +57,7 @@ from holdfast.rules.quorum.coordinated import (
 )
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
+    NOTHING,
     Alarm,
     Outgoing,
     ProposalOutcome,
@@ -315,7 +316,10 @@ class GroupDriver:
     # --- carrying out ----------------------------------------------------------------------------
 
     def _step(self, event: RaftEvent) -> None:
+        before = self.state.commit
         self.state, effects = step(self.state, event)
+        if effects is NOTHING:
+            return
         if effects.write is not None:
             self._save(effects.write)
         for message in effects.send:
@@ -324,6 +328,10 @@ class GroupDriver:
         if effects.apply is not None:
             self._committed = effects.apply[1]
         self._tell(effects)
+        if self.state.commit > before:
+            self._look_at_config()
+
+    def _look_at_config(self) -> None:
         index, config = self.state.log.config_at(self.state.commit)
         if index > self._config_at:
             self._config_at = index
