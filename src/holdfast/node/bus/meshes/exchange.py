@@ -259,7 +259,7 @@ class MeshExchange:
     async def _look_at_commits(self) -> None:
         async with self._looking:
             try:
-                await self._commits.look()
+                await self._commits.look_at_grown()
             except HoldfastError as error:
                 log.warning("commits cannot be read: %s", error.message)
 

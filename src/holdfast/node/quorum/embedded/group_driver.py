@@ -52,10 +52,7 @@ from holdfast.rules.limits import (
     QUORUM_SEND_BYTES,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
-from holdfast.rules.quorum.coordinated import (
-    CoordinatedEntry,
-    encode_coordinated,
-)
+from holdfast.rules.quorum.coordinated import CoordinatedEntry, encode_coordinated
 from holdfast.rules.quorum.group_room import ProposalRoom, is_too_much
 from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config
@@ -354,13 +351,10 @@ class GroupDriver:
             self._committed = effects.apply[1]
         self._tell(effects)
         if self.state.commit > before:
-            self._look_at_config()
-
-    def _look_at_config(self) -> None:
-        index, config = self.state.log.config_at(self.state.commit)
-        if index > self._config_at:
-            self._config_at = index
-            self._hooks.on_config(config)
+            at, config = self.state.log.config_at(self.state.commit)
+            if at > self._config_at:
+                self._config_at = at
+                self._hooks.on_config(config)
 
     def _make_room(self) -> None:
         """What is committed takes no room any more."""
