@@ -266,7 +266,7 @@ def take_commits(
         return CommitPageIntake(engine.ctx, page, peer.name)(tx)
 
     taken = engine.write("bus.take", work)
-    tell_trouble(page.mesh, taken)
+    tell_trouble(page.mesh, taken.trouble)
     return taken
 
 
