@@ -55,7 +55,7 @@ from holdfast.transport.tls import client_context
 
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
 _COMPARE: Final = (
-    "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
+    "compare the cards: on that node run: `holdfast peer card`; here: holdfast peer zones"
 )
 
 
