@@ -41,8 +41,8 @@ from holdfast.rules.limits import (
     LAMPORT_MAX,
 )
 from holdfast.rules.quorum.state_rows import Engine
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import json_body
 from holdfast.storage.files.blobs import check_sha
 
 _AT: Final = "/v1/meshes/{mesh}/commits"
