@@ -14,6 +14,7 @@ from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.write_queue import queue_list
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.commit_page import encode_page
 from holdfast.rules.broker_rows import BrokerOrder
@@ -29,11 +30,14 @@ from holdfast.rules.errors import (
     Truncated,
     UnknownObject,
 )
+from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import COMMIT_PAGE_BYTES_MAX
 from holdfast.rules.quorum.state_rows import CommitRow
 from holdfast.storage.files.home import HomePaths
+from holdfast.storage.ports import Reader
 from node.sync.test_live import Pair
 from support.commit_pages import mission, page_of, voter_with
+from support.daemon import ask
 from support.live_broker import MESH
 from support.postgres import name_for, server
 from support.sole_voter import SoleVoter, give_voters
@@ -216,3 +220,32 @@ def test_Q3_a_snapshot_that_a_broker_asks_for_has_the_committed_state_with_it(
         alone.pair.broker.run(alone.pair.broker.store.object_size(MESH, alone.held().state_sha256))
         == alone.held().state_size
     )
+
+
+def test_Q1_a_strong_write_behind_a_broker_waits_and_ends_when_its_commit_comes(
+    alone: Order,
+) -> None:
+    alone.commit("a")
+    until(lambda: alone.missions() == ["a"])
+    socket = f"unix:{alone.pair.homes[1] / 'api.sock'}"
+    operations = [{"type": "mission", "id": "z", "fields": {"title": "Zoo"}}]
+    body = msgspec.json.encode({"operations": operations, "timeout_ms": 100})
+    given = ask(socket, "POST", f"/v1/meshes/{MESH}/quorum/entities", body)
+    told = msgspec.json.decode(given.body)
+    assert (given.status, told["state"], told["reason"]) == (202, "queued", "no_quorum")
+    assert alone.missions() == ["a"], "it was made local"
+    local = ask(socket, "GET", f"/v1/meshes/{MESH}/quorum/entities/mission/a?read=local")
+    assert (local.status, msgspec.json.decode(local.body)["read"]["mode"]) == (200, "degraded")
+    assert ask(socket, "GET", f"/v1/meshes/{MESH}/quorum/entities/mission/a").status == 503
+
+    def waiting(tx: Reader) -> list[tuple[str, str]]:
+        found = [write for _, write in queue_list(tx, MESH, 0, 9)]
+        return [(str(write.status), str(write.outcome)) for write in found]
+
+    assert alone.engine(1).read("test", waiting) == [("pending", "None")]
+    # A voter gets it in some way, under the same id; that it was committed comes by the broker.
+    intent = alone.engine(1).read("test", lambda tx: tx.log_find(parse_id(told["id"])))
+    assert intent is not None
+    alone.voter.commit(intent.raw)
+    until(lambda: alone.missions() == ["a", "z"])
+    until(lambda: alone.engine(1).read("test", waiting) == [("applied", "applied")])
