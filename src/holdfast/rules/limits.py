@@ -1203,6 +1203,8 @@ COMMIT_PAGE_ROWS: Final = 512
 """Commits in one page for a node without a vote; a page with more is refused."""
 COMMIT_PAGE_BYTES: Final = 512 * KIB
 """A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_PAGE_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
+"""The largest page of commits that is read; a larger one is refused."""
 COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
 """The longest record of a commit; a page with a longer one is refused."""
 COMMIT_TROUBLES_KEPT: Final = 16
@@ -1212,6 +1214,9 @@ COMMIT_TELL_MS: Final = 10
 """How often a node tells its neighbours how far it is in the commits of a busy quorum."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
+COMMIT_STATE_REUSE_MS: Final = 600 * SECOND_MS
+"""How long a node gives the same object as the committed state of a mesh, before it makes a new
+one. A sweep removes it an hour after it was made (`BLOB_ORPHAN_AGE_MS`)."""
 FORWARD_TRY_MS: Final = 5 * SECOND_MS
 """How long one voter may take to answer a proposal that a member without a vote forwards, before
 the next one is asked. The same id is committed once, whoever is asked."""
