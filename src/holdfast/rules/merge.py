@@ -39,6 +39,7 @@ MERGES: Final = {
     "task": Merge.TURNS,
     "fact": Merge.EACH,
     "message": Merge.EACH,
+    "audit": Merge.EACH,
 }
 """How each family merges."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import BlobRow, Entry, FileRow, MemoryRow, StateRow, TaskRow, VectorRow
 from holdfast.storage.ports import Reader
@@ -61,6 +62,14 @@ def task_rows(reader: Reader, mesh: str, *, known_only: bool = True) -> Iterator
         lambda at: reader.task_scan(mesh, None, at, CHUNK_ROWS, known_only=known_only),
         lambda row: row.task,
         "",
+    )
+
+
+def audit_rows(reader: Reader, mesh: str) -> Iterator[AuditRow]:
+    return paged(
+        lambda at: reader.audit_scan(mesh, None, None, at, CHUNK_ROWS),
+        lambda row: (row.stream, row.origin, row.epoch, row.seq),
+        ("", "", -1, 0),
     )
 
 

@@ -349,6 +349,22 @@ SILVER: Final[dict[str, StructType]] = {
         _VERSION,
         _CREATED,
     ),
+    "audit_events": joined(
+        _MESH,
+        described(
+            """
+            stream string: the name of the audit stream
+            origin_epoch bigint: the epoch of the origin's log: in each it counts its events from 1
+            seq bigint: the number of the event in its chain
+            event_time timestamp: when it happened, by the clock of its origin
+            payload string: what happened, as JSON text
+            previous string: the hash of the event before it, in hex
+            hash string: its own hash, in hex
+            """
+        ),
+        _VERSION,
+        _CREATED,
+    ),
     # Who has read a message, only the readers' nodes know.
     "messages": joined(
         _MESH,
@@ -385,6 +401,7 @@ ABOUT: Final[dict[str, str]] = {
     "tasks": "Tasks: what all their turns together make",
     "task_events": "The turns of all tasks, each with what came of it",
     "facts": "Facts: every one once",
+    "audit_events": "Events of audit streams: every one once",
     "messages": "Messages: every one once",
 }
 """By table: what one row of it is."""
@@ -405,6 +422,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tasks": ("mesh", "task"),
     "task_events": ("mesh", "task"),
     "facts": ("id",),
+    "audit_events": ("id",),
     "messages": ("id",),
 }
 """By silver table: the columns that say which thing a row is about."""
@@ -418,6 +436,7 @@ FAMILY_OF: Final[dict[str, str]] = {
     "tasks": "task",
     "task_events": "task",
     "facts": "fact",
+    "audit_events": "audit",
     "messages": "message",
 }
 """By silver table: the family of envelopes that it is made of."""
