@@ -1266,6 +1266,10 @@ AUDIT_STREAM_BYTES_MAX: Final = 128
 """The longest name of an audit stream; a longer one is refused."""
 AUDIT_EVENT_BYTES_MAX: Final = 256 * KIB
 """The largest event of an audit stream, as JSON; a larger one is refused."""
+AUDIT_PAGE_ROWS: Final = 200
+"""Events of an audit stream in one answer over HTTP, unless the caller asks for fewer."""
+AUDIT_GAPS_SHOWN_MAX: Final = 20
+"""Gaps of one chain that a verification names; more are counted only."""
 AUTH_PROVIDERS_MAX: Final = 256
 """Providers in one snapshot of auth material; more are refused."""
 AUTH_SECRET_BYTES_MAX: Final = 64 * KIB

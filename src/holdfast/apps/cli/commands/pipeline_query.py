@@ -29,6 +29,7 @@ _SHOWN = {
     "tasks": "task title status holder_peer generation lamport peer updated_at",
     "task_events": "task event peer lamport event_time",
     "facts": "subject predicate object lamport peer created_at",
+    "audit_events": "stream peer seq payload event_time hash",
     "messages": "ref kind sender priority content_type lamport created_at",
 }
 # By table: the column that KEY is compared with, where it is not called `key`.
@@ -37,6 +38,7 @@ _KEY = {
     "tasks": "task",
     "task_events": "task",
     "facts": "subject",
+    "audit_events": "stream",
     "messages": "ref",
 }
 
