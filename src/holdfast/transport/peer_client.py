@@ -56,7 +56,7 @@ from holdfast.transport.tls import client_context
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
 _COMMITS_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
 _COMPARE: Final = (
-    "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
+    "compare the cards: on that node run: `holdfast peer card`; here: holdfast peer zones"
 )
 
 

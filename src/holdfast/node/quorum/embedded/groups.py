@@ -32,13 +32,14 @@ from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.beginnings import GroupBeginnings
 from holdfast.node.quorum.embedded.group import Group, MeshTrust
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
-from holdfast.node.quorum.embedded.ports import SnapshotPorts
+from holdfast.node.quorum.embedded.ports import GroupHooks, SnapshotPorts
 from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots, clear_staged
 from holdfast.node.quorum.embedded.store_fold import StoreFold, Write
-from holdfast.node.quorum.embedded.voter_links import GroupSide, VoterLinks
+from holdfast.node.quorum.embedded.voter_intake import GroupSide
+from holdfast.node.quorum.embedded.voter_links import VoterLinks
 from holdfast.protocol.quorum_frames import GroupOffered
 from holdfast.rules.errors import (
     HoldfastError,
