@@ -11,6 +11,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.node.core.commit import Committed
 from holdfast.node.library.node import Node, open_node
 from holdfast.rules.bodies import TaskCreate, TaskTurn
@@ -23,6 +25,7 @@ from holdfast.rules.quorum.intents import (
     NodeLost,
     TaskHandoff,
 )
+from holdfast.storage.ports import Transaction
 from support.commit_pages import page_of, take
 from support.envelopes import MESH, make_id
 from support.quorum_state import change, intent, operation
@@ -34,9 +37,11 @@ PEERS = ("ana", "bob", "cyd")
 class StrongOrder:
     """Makes intents and commits them on a home that votes alone."""
 
-    def __init__(self, seed: int, home: Path, *, tasks: int = 4) -> None:
+    def __init__(self, seed: int, home: Path, *, tasks: int = 4, incarnation: int = 1) -> None:
         self.home = home
         self.outcomes: set[tuple[str, str]] = set()
+        self.number = 0
+        """Of the last commit."""
         self._draw = random.Random(seed)
         self._lamport = 1000
         self._made = seed * 10_000
@@ -51,7 +56,22 @@ class StrongOrder:
                     node.mesh(MESH).tasks.claim(task.task)
             if node._engine.read("test", lambda tx: tx.quorum_get(MESH)) is None:
                 give_voters(node._engine, MESH)
+            elif incarnation > 1:
+                self._recover(node, incarnation)
         self._setup()
+
+    def _recover(self, node: Node, incarnation: int) -> None:
+        """Makes this home the only voter of a new group, which goes on from where the home is."""
+
+        def work(tx: Transaction) -> None:
+            row = tx.quorum_get(MESH)
+            assert row is not None
+            tag = b"r" * 16
+            tx.quorum_put(
+                msgspec.structs.replace(row, incarnation=incarnation, applied=0, tag=tag, voter=1)
+            )
+
+        node._engine.store.write(work)
 
     def _setup(self) -> None:
         """Tasks of a lost node go to anybody."""
@@ -86,6 +106,7 @@ class StrongOrder:
         made = SoleVoter(node._engine, MESH).commit(encode(envelope))
         outcome = "refused" if made.outcome is None else made.outcome.value
         self.outcomes.add((envelope.op, outcome))
+        self.number = made.number or self.number
         for one in made.revisions:
             self._seen[one.type, one.id] = one.revision
         return made

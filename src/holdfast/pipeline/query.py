@@ -64,7 +64,7 @@ _NOT_WORDS: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE | re.IGNORECASE,
 )
-_JSON: Final = frozenset({"value", "object", "metadata", "meta"})
+_JSON: Final = frozenset({"value", "object", "metadata", "meta", "fields"})
 _QUOTED_NAME: Final = re.compile(r"`((?:[^`]|``)*)`")
 
 

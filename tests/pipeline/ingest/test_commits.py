@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.node.library.node import open_node
 from holdfast.pipeline.audits.gold import run_audits
-from holdfast.pipeline.ingest.commits import known_commits
 from holdfast.pipeline.jobs.run import RunReport, run
+from holdfast.pipeline.lake.known_commits import known_commits
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
 from holdfast.rules.envelope import encode

@@ -8,13 +8,14 @@ and a turn of a task is one that counts, whatever it came to. Each commit is loo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from holdfast.pipeline.fold.tasks import batch_of
+from holdfast.pipeline.lake.known_commits import Lost, is_lost
 from holdfast.pipeline.lake.schema import COMMITTED, SILVER, arrow_schema
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.ids import id_text
@@ -32,12 +33,16 @@ _TASK: Final = "task."
 _Row = tuple[Any, ...]
 
 
-def rows_of_commits(commits: pa.Table) -> dict[str, pa.Table]:
-    """By table of turns: the rows that these commits make; those without bytes make none."""
+def rows_of_commits(commits: pa.Table, lost: Lost) -> dict[str, pa.Table]:
+    """By table of turns: the rows that these commits make. Those without bytes make none, and those
+    that a recovery has left behind neither.
+    """
     found: dict[str, list[_Row]] = {name: [] for name in sorted(COMMITTED)}
     there = commits.filter(pc.is_valid(commits["raw"]))
     for raw_record, raw in zip(*(there[name].to_pylist() for name in NEEDED), strict=True):
         record, envelope = decode_stored_record(raw_record), decode_trusted(raw)
+        if lost and is_lost(lost, record.mesh, record.fence.incarnation, record.number):
+            continue
         if envelope.op.startswith(_ENTITY):
             found["entity_revisions"] += _revisions(record, envelope)
         elif envelope.op.startswith(_TASK):
@@ -49,16 +54,25 @@ def rows_of_commits(commits: pa.Table) -> dict[str, pa.Table]:
     }
 
 
-def committed_frame(name: str, commits: DataFrame) -> DataFrame:
+class CommittedFrame(NamedTuple):
+    """Commits for Spark."""
+
+    rows: DataFrame
+    """Of the table `commits`."""
+    lost: Lost
+
+
+def committed_frame(name: str, commits: CommittedFrame) -> DataFrame:
     """The rows of a table of turns that commits make, by Spark."""
+    lost = commits.lost
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = rows_of_commits(pa.Table.from_batches([batch])).get(name)
+            rows = rows_of_commits(pa.Table.from_batches([batch]), lost).get(name)
             if rows is not None:
                 yield from rows.to_batches()
 
-    return commits.where("first").select(*NEEDED).mapInArrow(read, SILVER[name])
+    return commits.rows.where("first").select(*NEEDED).mapInArrow(read, SILVER[name])
 
 
 def upto(commits: pa.Table, numbers: Mapping[str, int]) -> pa.Table:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.fold.columns import MADE_LIKE, STRONG, ops_of, taken_from
-from holdfast.pipeline.fold.committed import committed_frame
+from holdfast.pipeline.fold.committed import CommittedFrame, committed_frame
 from holdfast.pipeline.fold.decode import with_body
 from holdfast.pipeline.fold.turned import things_of, turn_fold, turns_table
 from holdfast.pipeline.fold.winners import contenders, winners, with_live
@@ -23,7 +23,7 @@ from holdfast.rules.merge import DELETES, MERGES, Merge
 
 
 def fold_family(
-    name: str, bronze: DataFrame, rows: int = 0, commits: DataFrame | None = None
+    name: str, bronze: DataFrame, rows: int = 0, commits: CommittedFrame | None = None
 ) -> DataFrame:
     """The rows of one silver table, made of these envelopes, and of these commits where a quorum
     decides. `rows`: about how many envelopes there are, if that is known; if they are many,
@@ -49,7 +49,7 @@ def merged(name: str, parts: DataFrame) -> DataFrame:
     return _joined(name, parts).select(*SILVER[name].names)
 
 
-def _turns(name: str, bronze: DataFrame, commits: DataFrame | None) -> DataFrame:
+def _turns(name: str, bronze: DataFrame, commits: CommittedFrame | None) -> DataFrame:
     """The turns that envelopes hold, those of strong ones by their commits."""
     columns = turn_fold(name).columns
     if not ops_of(name):

@@ -36,6 +36,7 @@ from holdfast.pipeline.fold.columns import (
 from holdfast.pipeline.fold.committed import NEEDED, rows_of_commits
 from holdfast.pipeline.fold.sieve import passing
 from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.known_commits import Lost
 from holdfast.pipeline.lake.reader import FileReader
 from holdfast.pipeline.lake.schema import COMMITTED, FAMILY_OF, KEYS
 from holdfast.pipeline.spark.workers import Parcel, Scattering, packed
@@ -89,6 +90,7 @@ class Scatter(msgspec.Struct, frozen=True, kw_only=True):
     commits: FileReader
     commit_shares: Sequence[Sequence[File]] = ()
     """Files of `commits`: their tasks have the numbers behind those of bronze."""
+    lost: Lost = {}
 
     def __call__(self, number: int) -> Scattering[Scattered]:
         if number >= len(self.shares):
@@ -126,7 +128,7 @@ class Scatter(msgspec.Struct, frozen=True, kw_only=True):
                     rows += some.num_rows
                     batches = some["batch"].to_numpy()
                     for since in {route.since for route in routes.values()}:
-                        made = rows_of_commits(_filtered(some, batches > since))
+                        made = rows_of_commits(_filtered(some, batches > since), self.lost)
                         for name, found in made.items():
                             if name in routes and routes[name].since == since:
                                 changes[name] += found.num_rows

@@ -342,6 +342,7 @@ def _carried_out(workers: Workers, lake: Lake, plans: Mapping[str, _Plan]) -> di
         routes=_routes(plans),
         commits=lake.commits.reader(),
         commit_shares=shares_of(committed, workers.parallelism),
+        lost=lake.known_commits.lost if committed else {},
     )
     tasks = len(scatter.shares) + len(scatter.commit_shares)
     found = workers.exchange("fold", scatter, tasks, Gather(spans=spans), len(spans))

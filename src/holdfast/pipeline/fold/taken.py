@@ -8,7 +8,8 @@ count only together:
 - the table has the files that its last commit left;
 - the increments do not stand on a base that was newer than the one that is there;
 - bronze still has all rows that the table has taken in, and so has `commits` for the tables of
-  turns, which are made of both. Their batches are numbered in one row.
+  turns, which are made of both. Their batches are numbered in one row;
+- no recovery has left behind commits that the table has taken in.
 
 If one of these does not hold, the table has to be folded again from the start: position -1.
 
@@ -29,6 +30,8 @@ from holdfast.pipeline.lake.schema import COMMITTED
 
 TAKEN: Final = "taken"
 """The application id with which a commit notes how many rows its sources had."""
+LOST: Final = "lost"
+"""The application id with which a commit notes how many commits recoveries had left behind."""
 BASE: Final = "base"
 """The application id with which increments note the last batch that their base covered."""
 
@@ -39,6 +42,8 @@ class Sources(NamedTuple):
     bronze: Table
     commits: Table | None = None
     """None for a table in which quorums decide nothing."""
+    lost: int = 0
+    """How many of the commits are part of no order any more."""
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -59,19 +64,22 @@ class Sources(NamedTuple):
 
 def sources_of(lake: Lake, name: str) -> Sources:
     """What a table of silver is made of."""
-    return Sources(lake.bronze, lake.commits if name in COMMITTED else None)
+    if name not in COMMITTED:
+        return Sources(lake.bronze)
+    return Sources(lake.bronze, lake.commits, lake.known_commits.lost_count)
 
 
 def notes(sources: Sources, base: Table | None = None) -> dict[str, int]:
     """What a commit notes that covers all of its sources; with `base` for the increments on it."""
-    noted = {BRONZE: sources.newest, TAKEN: sources.rows}
+    noted = {BRONZE: sources.newest, TAKEN: sources.rows, LOST: sources.lost}
     return noted if base is None else {**noted, BASE: _noted(base, BRONZE)}
 
 
 def kept_notes(base: Table, increments: Table) -> dict[str, int]:
     """The notes for a base that takes in its increments, and nothing else."""
     newer = max((base, increments), key=lambda table: _noted(table, BRONZE))
-    return {app: _noted(newer, app) for app in (BRONZE, TAKEN) if newer.txn(app) is not None}
+    known = [app for app in (BRONZE, TAKEN, LOST) if newer.txn(app) is not None]
+    return {app: _noted(newer, app) for app in known}
 
 
 def position(sources: Sources, base: Table, increments: Table) -> int:
@@ -83,7 +91,7 @@ def position(sources: Sources, base: Table, increments: Table) -> int:
         return -1
     newer = increments if waiting > at else base
     at, taken = max(at, waiting), newer.txn(TAKEN)
-    if at > sources.newest:
+    if at > sources.newest or (newer.txn(LOST) or 0) != sources.lost:
         return -1
     # Tables of earlier code have not noted it.
     return at if taken is None or taken == sources.rows_upto(at) else -1

@@ -39,6 +39,7 @@ from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.pipeline.lake.held import HeldPlaces, Key, held_by, id_at, last_batch
 from holdfast.pipeline.lake.id_bits import LAST_DAY
+from holdfast.pipeline.lake.known_commits import KnownCommits, known_commits
 from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
 from holdfast.rules.errors import (
@@ -148,6 +149,11 @@ class Lake:
     @cached_property
     def commits(self) -> Table:
         return self._table("commits", schema.COMMITS)
+
+    @cached_property
+    def known_commits(self) -> KnownCommits:
+        """What `commits` holds. Do not change it."""
+        return known_commits(self.commits)
 
     def silver(self, name: str) -> Table:
         return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)

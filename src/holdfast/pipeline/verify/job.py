@@ -60,6 +60,7 @@ def look_at(
         look=look.begun() if LOG in tables else None,
         commits=lake.commits.reader(),
         commit_shares=_commit_shares(workers, lake, scopes, folded),
+        lost=lake.known_commits.lost,
     )
     gather = VerifyGather(
         spans=every,

@@ -34,6 +34,7 @@ from holdfast.pipeline.fold.sieve import passing
 from holdfast.pipeline.ingest.dedupe import CONFLICT
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.id_ranges import IdRange, groups_in, inside
+from holdfast.pipeline.lake.known_commits import Lost
 from holdfast.pipeline.lake.reader import FileReader, OpenedFile
 from holdfast.pipeline.lake.schema import COMMITTED, FAMILY_OF, KEYS
 from holdfast.pipeline.spark.workers import Parcel, Scattering, packed
@@ -80,6 +81,7 @@ class VerifyScatter(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
     commits: FileReader
     commit_shares: Sequence[Sequence[File]] = ()
     """Files of `commits`: their tasks have the numbers behind those of the ranges."""
+    lost: Lost = {}
 
     def __call__(self, number: int) -> Scattering[L | None]:
         if number >= len(self.ranges):
@@ -104,7 +106,8 @@ class VerifyScatter(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
             with self.commits.open(file) as opened:
                 for some in opened.batches(columns, rows=FOLD_SIEVE_ROWS_AT_ONCE):
                     for scope in self.scopes:
-                        for name, rows in rows_of_commits(upto(some, scope.commits)).items():
+                        ours = upto(some, scope.commits)
+                        for name, rows in rows_of_commits(ours, self.lost).items():
                             if name in routes:
                                 yield from _parcels(routes[name], rows, scope)
 

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from holdfast.node.log.digests import BucketRows, Digests, HeldRow, TableDigests
 from holdfast.pipeline.fold.silver import is_current
 from holdfast.pipeline.fold.turned import turns_table
-from holdfast.pipeline.ingest.commits import known_commits
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import spark_errors
@@ -230,7 +229,7 @@ class _Run:
 
     def _unread(self, commits: Mapping[str, int]) -> str:
         """Which commits the lake lacks that a node has folded, in a sentence; empty if none."""
-        known = known_commits(self._lake.commits) if commits else None
+        known = self._lake.known_commits if commits else None
         for mesh, last in sorted(commits.items()):
             assert known is not None
             if lacking := known.first_lacking(mesh, last):
