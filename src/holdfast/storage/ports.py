@@ -143,21 +143,17 @@ class LogReader(Protocol):
         """
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
-        """The entries about an entity that have the highest lamports, highest first, but those of
-        `NOT_BY_ENTITY`.
-        """
+        """Of what `log_of` would find, those with the highest lamports, highest first."""
 
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
-        """What the ops that begin like this are about, each once, in the order of its bytes. Those of
-        `NOT_BY_ENTITY` are not looked for.
+        """What the ops that begin like this are about, each once, in the order of its bytes.
+        Those of `NOT_BY_ENTITY` are not looked for.
         """
 
     def log_of(
         self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
     ) -> list[Entry]:
-        """All entries about an entity with offset < before, in offset order, but those of
-        `NOT_BY_ENTITY`.
-        """
+        """Entries about an entity with offset < before, by offset; none of `NOT_BY_ENTITY`."""
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         """The last offset that counts as recorded at or before a time; 0 for none. How it counts,

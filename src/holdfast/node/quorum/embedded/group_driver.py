@@ -4,8 +4,9 @@ For every event, in this order:
 
 1. Save: the machine's write goes to the disk. 2. Send: messages that may leave at once leave, and
 others when the disk has the write that they wait for. 3. Apply: committed entries that our disk has
-are folded, in order, one batch after the other. 4. Tell: a caller hears of its proposal when this
-node has applied it, and of its read when this node has applied enough.
+are folded, in order, one batch after the other; where nobody waits for them, many at a time. 4.
+Tell: a caller hears of its proposal when this node has applied it, and of its read when this node
+has applied enough.
 
 A log that has grown long is shortened (`rules/quorum/compaction.py`), a member that lacks what is
 gone gets a snapshot (`sent_snapshots`), and so may this node (`incoming_snapshot`): the log begins
@@ -47,6 +48,8 @@ from holdfast.rules.errors import HoldfastError, MustRejoin
 from holdfast.rules.limits import (
     QUORUM_CACHE_BYTES,
     QUORUM_FOLD_BYTES,
+    QUORUM_FOLD_ENTRIES,
+    QUORUM_FOLD_WAIT_MS,
     QUORUM_MEMBERS_MAX,
     QUORUM_SEND_BYTES,
 )
@@ -55,6 +58,7 @@ from holdfast.rules.quorum.coordinated import (
     CoordinatedEntry,
     encode_coordinated,
 )
+from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
     Alarm,
@@ -110,6 +114,10 @@ class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: Callable[[], int]
     post: Callable[[Callable[[], None]], None]
     """Calls a function soon, in the driver's thread, not within this call."""
+    later: Callable[[int, Callable[[], None]], None] | None = None
+    """Calls a function after so many ms, in the driver's thread. Without it no fold waits for
+    another.
+    """
     on_role: Callable[[RoleChange], None] = lambda change: None
     on_alarm: Callable[[Alarm], None] = lambda alarm: None
     on_config: Callable[[GroupConfig], None] = lambda config: None
@@ -147,6 +155,8 @@ class GroupDriver:
         self._after: deque[tuple[int, Message]] = deque()
         self._committed = state.told
         self._folding = False
+        self._fold_waits = self._fold_due = False
+        """A fold waits for more entries; it has waited long enough."""
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
@@ -440,13 +450,34 @@ class GroupDriver:
         if first <= self.state.log.boundary:
             self._take_in()
             return
-        if first > self._committed:
+        if first > self._committed or self._fold_may_wait(self._committed - first + 1):
             return
+        self._fold_due = False
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
         self._folding = True
         run = readable_entries(self.state.incarnation, first, entries)
         self._fold.fold(run, upto, self._folded)
+
+    def _fold_may_wait(self, entries: int) -> bool:
+        """Whether so many committed entries wait for more of them: a fold of many costs half as
+        much for each. Only where nobody here waits for it, and not for long.
+        """
+        if self._hooks.later is None or self._fold_due or entries >= QUORUM_FOLD_ENTRIES:
+            return False
+        if self.proposals or self.reads or self.changes:
+            return False
+        state = self.state
+        if state.role == "leader" or self._is_out or is_removed(state, state.me):
+            return False
+        if not self._fold_waits:
+            self._fold_waits = True
+            self._hooks.later(QUORUM_FOLD_WAIT_MS, self._fold_waited)
+        return True
+
+    def _fold_waited(self) -> None:
+        self._fold_waits, self._fold_due = False, True
+        self._fold_next()
 
     def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:
         self._folding = False
