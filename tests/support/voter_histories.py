@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from holdfast.node.core.commit import CommittedEntry
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import entry_of, past_of, row_of
 from holdfast.node.quorum.embedded.open_proposals import AppliedProposal, ProposalAnswer
-from holdfast.node.quorum.embedded.ports import Folded, Wrote
+from holdfast.node.quorum.embedded.ports import Folded, GroupHooks, Wrote
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config, first_config
 from holdfast.rules.quorum.raft.effects import ChangeOutcome, RaftWrite
@@ -119,6 +119,9 @@ class Voter:
 
     def send(self, to: GroupMember, message: Message) -> None:
         self.world.carry(self.name, to.peer, message)
+
+    def has_room(self, to: GroupMember) -> bool:
+        return True
 
     # --- GroupDisk -----------------------------------------------------------------------------
 

@@ -143,17 +143,17 @@ class LogReader(Protocol):
         """
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
-        """Of what `log_of` would find, those with the highest lamports, highest first."""
+        """The entries that are looked up by entity, those with the highest lamports first."""
 
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
-        """What the ops that begin like this are about, each once, in the order of its bytes.
-        Those of `NOT_BY_ENTITY` are not looked for.
+        """What the ops that begin like this are about, each once, in the order of its bytes. Those
+        of `NOT_BY_ENTITY` are not looked for.
         """
 
     def log_of(
         self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
     ) -> list[Entry]:
-        """Entries about an entity with offset < before, by offset; none of `NOT_BY_ENTITY`."""
+        """All entries that are looked up by entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         """The last offset that counts as recorded at or before a time; 0 for none. How it counts,

@@ -408,8 +408,8 @@ def _check_not_forgotten(
         raise TooOld(
             f"{envelope.op} {envelope.entity!r} of {envelope.origin} has stamp {lamport}, and "
             f"deletions up to {mesh.forgotten_lamport} were forgotten here, perhaps of this; at "
-            f"{envelope.origin}: holdfast mesh restamp {envelope.mesh} "
-            f"--past {mesh.forgotten_lamport}",
+            f"{envelope.origin}: `holdfast mesh restamp {envelope.mesh} "
+            f"--past {mesh.forgotten_lamport}`",
         )
 
 

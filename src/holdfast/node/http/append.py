@@ -32,9 +32,10 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text
+from holdfast.rules.strict_json import strict_json
 from holdfast.service.http.errors import failure
+from holdfast.service.http.json_body import INLINE_BYTES, check_shape, content_type
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 T = TypeVar("T")
 

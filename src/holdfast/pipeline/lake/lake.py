@@ -197,12 +197,13 @@ class Lake:
 
     @property
     def next_batch(self) -> int:
-        """The number of the next batch. Numbers are never used twice, also if bronze or `reads` was
-        set back: what was folded into silver is known by them.
+        """The number of the next batch, of bronze or of commits. Numbers are never used twice, also
+        if bronze or `reads` was set back: what was folded into silver is known by them.
         """
         taken, noted = pc.max(self.claims.column("batch")).as_py(), self.reads.txn(BATCH)
         known = [at for at in (taken, noted) if at is not None]
-        return 1 + max(self.bronze.version, last_batch(self.bronze), *known)
+        lasts = (last_batch(self.bronze), last_batch(self.commits))
+        return 1 + max(self.bronze.version, *lasts, *known)
 
     def folded(self, name: str) -> int:
         """The last batch that a table of silver says it has taken in; -1 if none."""

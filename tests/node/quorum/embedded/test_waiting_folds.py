@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.node.core.commit import CommittedEntry
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
-from holdfast.node.quorum.embedded.ports import Folded, Wrote
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
+from holdfast.node.quorum.embedded.ports import Folded, GroupHooks, Wrote
 from holdfast.rules.limits import QUORUM_FOLD_ENTRIES, QUORUM_FOLD_WAIT_MS
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config, first_config
 from holdfast.rules.quorum.raft.effects import RaftWrite
@@ -44,6 +44,9 @@ class Follower:
 
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:
         raise AssertionError("all of them are in memory")
+
+    def has_room(self, to: GroupMember) -> bool:
+        return True
 
     def send(self, to: GroupMember, message: Message) -> None:
         pass
