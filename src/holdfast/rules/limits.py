@@ -1089,8 +1089,12 @@ QUORUM_MEMBERS_MAX: Final = 64
 """Members of one group, learners among them; one more is refused."""
 QUORUM_ID_MAX: Final = 1 << 32
 """The highest id of a member; ids are never given out again."""
-QUORUM_TERM_MAX: Final = (1 << 53) - 1
-"""The highest term of a group; a message with a higher one is refused."""
+QUORUM_TERM_MAX: Final = (1 << 62) - 1
+"""The highest term of any group; a message with a higher one is refused."""
+QUORUM_TERM_SPAN: Final = 1 << 53
+"""By so many terms each incarnation of a mesh may go further than the one before it: where a liar
+has used them up, a recovery begins with as many again, and the lease epoch never falls. A message
+of a term beyond those of the incarnation is not heard."""
 QUORUM_TERM_LEAP_MAX: Final = 1 << 32
 """By so much a term rises at once; a message of a later one raises it by this, and is not handled
 otherwise: no honest voter counts so fast."""
@@ -1199,6 +1203,8 @@ COMMIT_PAGE_ROWS: Final = 512
 """Commits in one page for a node without a vote; a page with more is refused."""
 COMMIT_PAGE_BYTES: Final = 512 * KIB
 """A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_PAGE_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
+"""The largest page of commits that is read; a larger one is refused."""
 COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
 """The longest record of a commit; a page with a longer one is refused."""
 COMMIT_TROUBLES_KEPT: Final = 16
@@ -1208,6 +1214,9 @@ COMMIT_TELL_MS: Final = 10
 """How often a node tells its neighbours how far it is in the commits of a busy quorum."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
+COMMIT_STATE_REUSE_MS: Final = 600 * SECOND_MS
+"""How long a node gives the same object as the committed state of a mesh, before it makes a new
+one. A sweep removes it an hour after it was made (`BLOB_ORPHAN_AGE_MS`)."""
 FORWARD_TRY_MS: Final = 5 * SECOND_MS
 """How long one voter may take to answer a proposal that a member without a vote forwards, before
 the next one is asked. The same id is committed once, whoever is asked."""
@@ -1257,6 +1266,10 @@ AUDIT_STREAM_BYTES_MAX: Final = 128
 """The longest name of an audit stream; a longer one is refused."""
 AUDIT_EVENT_BYTES_MAX: Final = 256 * KIB
 """The largest event of an audit stream, as JSON; a larger one is refused."""
+AUDIT_PAGE_ROWS: Final = 200
+"""Events of an audit stream in one answer over HTTP, unless the caller asks for fewer."""
+AUDIT_GAPS_SHOWN_MAX: Final = 20
+"""Gaps of one chain that a verification names; more are counted only."""
 AUTH_PROVIDERS_MAX: Final = 256
 """Providers in one snapshot of auth material; more are refused."""
 AUTH_SECRET_BYTES_MAX: Final = 64 * KIB

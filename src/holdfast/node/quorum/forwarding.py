@@ -222,7 +222,7 @@ class ForwardedOrder:
         """The answer of the first voter that gives one. NoQuorum if certainly nobody has done
         anything, OutcomeUnknown if somebody may have: of a confirmation that makes no difference.
         """
-        maybe, last = False, "no voter is known"
+        maybe, last = False, "no voter of it is reached over the bus"
         for peer in self._by_hope():
             left = min(int(until - self._now()), REQUEST_MS_MAX)
             if left <= 0:

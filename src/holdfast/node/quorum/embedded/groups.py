@@ -37,7 +37,7 @@ from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
 from holdfast.node.quorum.embedded.ports import GroupHooks, SnapshotPorts
-from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots
+from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots, clear_staged
 from holdfast.node.quorum.embedded.store_fold import StoreFold, Write
 from holdfast.node.quorum.embedded.voter_intake import GroupSide
 from holdfast.node.quorum.embedded.voter_links import VoterLinks
@@ -121,11 +121,13 @@ class EmbeddedGroups:
     async def start(self) -> None:
         """Goes on with the groups that this node belonged to."""
         rows = self._engine.read("quorum.groups", lambda tx: tx.quorum_list())
-        if any(row.engine == "embedded" and row.voter is not None for row in rows):
+        ours = [row for row in rows if row.engine == "embedded" and row.voter is not None]
+        if ours:
             await self.open()
-            for row in rows:
-                if row.engine == "embedded" and row.voter is not None:
-                    self.begin(row)
+            store, ctx = self._engine.store, self._engine.ctx
+            await asyncio.to_thread(clear_staged, store, ctx, [row.mesh for row in ours])
+            for row in ours:
+                self.begin(row)
         self._due = self._loop.time() + _TICK_S
         self._timer = self._loop.call_at(self._due, self._tick)
 
