@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,6 +110,18 @@ class CommitFollow:
         engine = self._context.engine
         rows = await self._context.run(partial(engine.read, "quorum.standing", _standings))
         self._own = {row.mesh for row in rows if self.has_own_order(row)}
+        self._compare(rows)
+
+    async def look_at_grown(self) -> None:
+        """The same, of the meshes only in which something was committed: beside a busy quorum there
+        may be a thousand that are idle.
+        """
+        engine, grown = self._context.engine, self._context.engine.ctx.commits_of
+        meshes = [grown.pop() for _ in range(len(grown))]  # before reading: the next is seen later
+        read = partial(_standings_of, meshes)
+        self._compare(await self._context.run(partial(engine.read, "quorum.standing", read)))
+
+    def _compare(self, rows: Sequence[QuorumRow]) -> None:
         for row in rows:
             if self.numbers.get(row.mesh) != row.number:
                 self.numbers[row.mesh] = row.number
@@ -278,6 +290,11 @@ class CommitFollow:
 
 def _standings(tx: Reader) -> list[QuorumRow]:
     return tx.quorum_list()
+
+
+def _standings_of(meshes: Sequence[str], tx: Reader) -> list[QuorumRow]:
+    found = [tx.quorum_get(mesh) for mesh in meshes]
+    return [row for row in found if row is not None]
 
 
 def serve_commits(
