@@ -18,8 +18,8 @@ from holdfast.rules.errors import BadInput, DiskFull, IdReused, OverLimit, Unkno
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import AUDIT_PAGE_ROWS, BODY_BYTES_MAX
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import json_body
 
 _PATH = "/v1/meshes/{mesh}/audit"
 
