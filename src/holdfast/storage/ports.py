@@ -143,9 +143,7 @@ class LogReader(Protocol):
         """
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
-        """The entries about an entity that have the highest lamports, highest first, but those of
-        `NOT_BY_ENTITY`.
-        """
+        """The entries that are looked up by entity, those with the highest lamports first."""
 
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
         """What the ops that begin like this are about, each once, in the order of its bytes. Those
@@ -155,9 +153,7 @@ class LogReader(Protocol):
     def log_of(
         self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
     ) -> list[Entry]:
-        """All entries about an entity with offset < before, in offset order, but those of
-        `NOT_BY_ENTITY`.
-        """
+        """All entries that are looked up by entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         """The last offset that counts as recorded at or before a time; 0 for none. How it counts,

@@ -15,7 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.node.core import fold as node_fold
 from holdfast.pipeline.fold.columns import ops_of
-from holdfast.pipeline.fold.fold import fold_family, merged, tasks_from
+from holdfast.pipeline.fold.fold import fold_family, merged
+from holdfast.pipeline.fold.turned import things_of
 from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
@@ -38,7 +39,7 @@ from support.envelopes import (
     vector_store,
 )
 from support.histories import PEERS, Histories, grow
-from support.lake_rows import Rows, bronze_of, held, silver_rows
+from support.lake_rows import STAMPED, Rows, bronze_of, held, silver_rows
 
 pytestmark = pytest.mark.timeout(400)  # many jobs, on a machine that may be busy
 
@@ -113,7 +114,7 @@ def nodes(histories: Histories) -> list[Rows]:
 
 
 def test_P3_every_table_is_what_every_node_holds(bronze: DataFrame, nodes: list[Rows]) -> None:
-    for name in SILVER:
+    for name in STAMPED:
         folded = silver_rows(name, fold_family(name, bronze))
         assert folded, name
         for rows in nodes:
@@ -124,13 +125,13 @@ def test_P3_parts_that_were_folded_apart_and_repeatedly_merge_to_the_whole(
     bronze: DataFrame, nodes: list[Rows]
 ) -> None:
     some, others = F.xxhash64("id") % 3 != 0, F.xxhash64("id") % 3 != 1
-    for name in SILVER:
+    for name in STAMPED:
         # Both ways to find winners, and in both ways of looking up what the first scan has found.
         first = fold_family(name, bronze.where(some), FOLD_TWO_SCANS_ROWS_MIN)
         again = fold_family(name, bronze.where(others), FOLD_KEYS_AT_ONCE_ROWS_MAX + 1)
         if name == "tasks":
             parts = [fold_family("task_events", bronze.where(part)) for part in (some, others)]
-            whole = tasks_from(parts[0].unionByName(parts[1]))
+            whole = things_of("tasks", parts[0].unionByName(parts[1]))
         else:
             parts = [first, again, first]
             whole = merged(name, parts[0].unionByName(parts[1]).unionByName(parts[2]))
@@ -203,11 +204,13 @@ def test_P3_winners_are_those_of_the_rule_even_where_all_hashes_agree(
 
 def test_P3_the_merge_of_every_family_is_named_once() -> None:
     families = {family_of(op) for op in OPS}
-    assert set(MERGES) == families == set(FAMILY_OF.values())
+    assert set(MERGES) == {*families, "entity"} == set(FAMILY_OF.values())
+    # What only quorums decide is folded from commits.
+    assert not ops_of("entities")
     # The log is all the table that messages have; facts hold on to the objects that they name.
     assert set(node_fold._FAMILIES) == families - {"message"}
     assert set(KEYS) == set(SILVER) == set(FAMILY_OF)
-    for name in SILVER:
+    for name in STAMPED:
         assert ops_of(name), name
         tombstones = {op for op in ops_of(name) if op in DELETES}
         versions = MERGES[FAMILY_OF[name]] in (Merge.LAST_WRITER, Merge.NEWEST_LIVES)

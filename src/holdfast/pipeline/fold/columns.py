@@ -24,6 +24,8 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
 """Tables that are made of the same changes as another one."""
+STRONG: Final = "strong"
+"""The write class of envelopes that count by their commits only, not as bronze has them."""
 _ENTITY: Final = {
     "files": "path",
     "task_events": "task",

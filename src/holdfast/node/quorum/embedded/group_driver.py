@@ -52,14 +52,12 @@ from holdfast.rules.limits import (
     QUORUM_SEND_BYTES,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
-from holdfast.rules.quorum.coordinated import (
-    CoordinatedEntry,
-    encode_coordinated,
-)
+from holdfast.rules.quorum.coordinated import CoordinatedEntry, encode_coordinated
 from holdfast.rules.quorum.group_room import ProposalRoom, is_too_much
 from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
+    NOTHING,
     Outgoing,
     ProposalOutcome,
     ProposalsForwarded,
@@ -336,7 +334,10 @@ class GroupDriver:
     # --- carrying out ----------------------------------------------------------------------------
 
     def _step(self, event: RaftEvent) -> None:
+        before = self.state.commit
         self.state, effects = step(self.state, event)
+        if effects is NOTHING:
+            return
         if effects.write is not None:
             self._save(effects.write)
         for message in effects.send:
@@ -349,10 +350,11 @@ class GroupDriver:
         if effects.apply is not None:
             self._committed = effects.apply[1]
         self._tell(effects)
-        index, config = self.state.log.config_at(self.state.commit)
-        if index > self._config_at:
-            self._config_at = index
-            self._hooks.on_config(config)
+        if self.state.commit > before:
+            at, config = self.state.log.config_at(self.state.commit)
+            if at > self._config_at:
+                self._config_at = at
+                self._hooks.on_config(config)
 
     def _make_room(self) -> None:
         """What is committed takes no room any more."""
