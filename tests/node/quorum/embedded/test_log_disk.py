@@ -37,7 +37,7 @@ class HeldLog(MemoryQuorumLog):
         assert self._answer is not None
         answers = []
         for write in self.submitted[-1]:
-            if self.error is not None:
+            if self.error is not None and not write.is_promise:
                 answers.append(SaveAnswer(write=write, error=self.error))
             else:
                 answers.append(SaveAnswer(write=write, saved=self.save(write)))
@@ -106,6 +106,26 @@ def test_Q3_a_write_that_met_a_full_disk_is_done_as_it_was_when_there_is_room(
     assert [one.number for one in log.submitted[-1]] == [1, 2]
     log.answer()
     assert told.done == [(1, None), (2, None)]
+    assert told.health == ["full", "fine"]
+
+
+def test_Q3_a_vote_is_not_saved_before_entries_that_came_first_and_met_a_full_disk(
+    log: HeldLog, disk: LogDisk, told: Told
+) -> None:
+    """The log would take it, and then nothing that came before: the voter would be out for good."""
+    disk.write(write(1), 0, told.of(1))
+    disk.write(write(2), 0, told.of(2))
+    disk.write(RaftWrite(3, 2, 2, 2), 0, told.of(3))
+    log.answer()
+    assert [one.number for one in log.submitted[-1]] == [2]
+    log.error = DiskFull("no room")
+    log.answer()
+    assert (told.done, told.health) == ([(1, None)], ["full"])
+    log.error = None
+    disk.retry()
+    log.answer()
+    log.answer()
+    assert told.done == [(1, None), (2, None), (3, None)]
     assert told.health == ["full", "fine"]
 
 

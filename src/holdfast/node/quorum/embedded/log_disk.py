@@ -167,10 +167,17 @@ class LogDisk:
             self._do(partial(self._install, self._queue[0]), self._installed)
             return
         writes = []
+        adds = False
         for one in self._queue:
             if one.write.snapshot is not None:
                 break
-            writes.append(row_of(one.write, self._scope, self._voter, one.commit))
+            row = row_of(one.write, self._scope, self._voter, one.commit)
+            if adds and row.is_promise:
+                # A log whose disk is full still saves what adds nothing: a vote would be there
+                # before the entries that came first, and those could never follow it.
+                break
+            adds = adds or not row.is_promise
+            writes.append(row)
         try:
             self._under_way = self._log.submit(writes, self._answered)
         except HoldfastError as error:
