@@ -16,6 +16,7 @@ from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_state import give_state
 from holdfast.node.core.write_queue import queue_list
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.commit_page import encode_page
@@ -23,6 +24,7 @@ from holdfast.rules.broker_rows import BrokerOrder
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
     BadCommitPage,
+    BadQuorumSnapshot,
     BodyTooLarge,
     CommitForked,
     HoldfastError,
@@ -201,7 +203,14 @@ def test_Q4_a_broker_refuses_another_order_by_its_name(alone: Order) -> None:
                 calls.bring_commits(MESH, page)
         with pytest.raises(UnknownObject):
             calls.name_state(MESH, "ab" * 32, "embedded")
-    assert alone.held().last == 1
+        engine = alone.engine(0)
+        begun = engine.blobs.read(give_state(engine, MESH).sha256)[:30]
+        for content in (b"no", b"no state at all", begun):
+            sha = engine.blobs.put(content).sha256
+            calls.put_object(engine, MESH, sha)
+            with pytest.raises(BadQuorumSnapshot):
+                calls.name_state(MESH, sha, "embedded")
+    assert (alone.held().last, alone.held().state_number) == (1, 0)
 
 
 def test_Q3_a_broker_asks_for_the_state_when_commits_are_old_and_keeps_its_object(
