@@ -20,6 +20,7 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import BRONZE, FAMILY_OF, SILVER
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import decode_header
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.bodies import Fact, MessageSend, decode_body, family_of
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import decode
@@ -59,6 +60,8 @@ def held(store: Store) -> Rows:
 def _of_mesh(reader: Reader, mesh: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from (("state", _plain(row)) for row in reader.state_scan(mesh, "", "", _ALL))
     yield from (("memory", _plain(row)) for row in reader.memory_scan(mesh, None, ("", ""), _ALL))
+    for audited in reader.audit_scan(mesh, None, None, ("", "", -1, 0), _ALL):
+        yield "audit_events", _event(audited)
     yield from (("files", _plain(row)) for row in reader.file_scan(mesh, None, ("", ""), _ALL))
     for _, vector in reader.vector_scan(mesh, None, 0, _ALL, live_only=False):
         yield "vectors", _plain(vector)
@@ -100,6 +103,15 @@ def _entity(
     assert {**made, "revision": row.revision, "peer": row.origin, **fence} == made
     last = {"fields": row.fields.decode(), "parent": row.parent, "whole": row.whole}
     yield "entities", {**made, **last, "tombstone": row.deleted}
+
+
+def _event(row: AuditRow) -> dict[str, Any]:
+    return {
+        **{"mesh": row.mesh, "stream": row.stream, "origin_epoch": row.epoch, "seq": row.seq},
+        **{"event_time": row.at, "payload": row.payload.decode(), "hash": row.hash.hex()},
+        **{"previous": row.previous.hex(), "lamport": row.lamport, "peer": row.origin},
+        **{"id": id_text(row.id), "created_at": row.at},
+    }
 
 
 def _facts(reader: Reader) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from uuid import UUID
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,11 +19,13 @@ from holdfast.pipeline.fold.fold import fold_family, merged
 from holdfast.pipeline.fold.turned import things_of
 from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
+from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
 from holdfast.rules.bodies import OPS, family_of
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
 from holdfast.rules.merge import DELETES, MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS, Version, is_newer
+from holdfast.rules.rebuild import rebuild_event
 from support.envelopes import (
     file_share,
     make_id,
@@ -74,6 +77,11 @@ def crowd(rng: random.Random) -> list[bytes]:
         # Once each: a task is named by the id of its creation.
         stamp = {"origin": rng.choice(PEERS), "lamport": rng.randint(1, 4), "mesh": "mesh-0"}
         raws.append(task_create(task, f"task {number}", seq=number + 1, **stamp))
+    event: AuditRow | None = None
+    for number in range(1, 5):
+        chain = AuditChain("mesh-0", "activityLog", PEERS[0], 1)
+        event = next_event(chain, event, id=make_id(7000 + number), at=number, payload=b"1")
+        raws.append(rebuild_event(msgspec.structs.replace(event, lamport=number)))
     return raws
 
 
