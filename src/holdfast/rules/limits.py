@@ -1143,6 +1143,10 @@ QUORUM_SEND_BYTES: Final = MIB
 """What a driver reads at a time for a member that lags."""
 QUORUM_FOLD_BYTES: Final = MIB
 """What a driver hands to the fold at a time."""
+QUORUM_FOLD_ENTRIES: Final = 512
+"""So many committed entries are folded at once, also where nobody waits for them."""
+QUORUM_FOLD_WAIT_MS: Final = 50
+"""So long fewer of them wait for more, where nobody waits for them."""
 QUORUM_TICK_MS: Final = 100
 """The heartbeat of a group; an election takes 10 to 20 of them."""
 QUORUM_STALL_TICKS: Final = 5

@@ -13,7 +13,7 @@ from holdfast.protocol.quorum_snapshot import VERSION, SnapshotHeader
 from holdfast.rules.broker_rows import BrokerOrder
 from holdfast.rules.errors import CommitForked, HoldfastError, PastEnd, UnknownMesh
 from holdfast.storage.broker.port import BrokerStore
-from support.broker_stores import ANA, NOW, TEAM, StoreMaker, feed, with_team
+from support.broker_stores import ANA, NOW, TEAM, StoreMaker, Vandal, feed, with_team
 from support.commit_pages import mission, page_of, voter_with
 from support.envelopes import MESH
 from support.quorum_state import fence
@@ -146,6 +146,15 @@ async def test_Q3_commits_go_in_their_time_and_only_as_far_as_a_state_covers_the
     order = await store.commit_order(TEAM)
     assert order is not None
     assert (order.first, order.last, await numbers(store)) == (5, 5, 1)
+    assert await store.inconsistencies() == []
+
+
+async def test_Q3_an_order_with_a_hole_is_found(store: BrokerStore, vandal: Vandal) -> None:
+    await with_team(store)
+    await store.commits_add(TEAM, order_page(), NOW)
+    assert await store.inconsistencies() == []
+    await vandal.lose_commit(store, TEAM, 3)
+    assert [one for one in await store.inconsistencies() if "holes" in one] != []
 
 
 async def test_Q3_commits_survive_a_new_start_and_go_with_their_mesh(

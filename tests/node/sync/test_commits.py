@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.broker.object_gc import collect_all
+from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.node.core.committed_pages import commits_page
@@ -31,7 +33,7 @@ from holdfast.rules.errors import (
     UnknownObject,
 )
 from holdfast.rules.ids import parse_id
-from holdfast.rules.limits import COMMIT_PAGE_BYTES_MAX
+from holdfast.rules.limits import COMMIT_PAGE_BYTES_MAX, OBJECT_UNNAMED_MS
 from holdfast.rules.quorum.state_rows import CommitRow
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader
@@ -202,24 +204,25 @@ def test_Q4_a_broker_refuses_another_order_by_its_name(alone: Order) -> None:
     assert alone.held().last == 1
 
 
-def test_Q3_a_snapshot_that_a_broker_asks_for_has_the_committed_state_with_it(
+def test_Q3_a_broker_asks_for_the_state_when_commits_are_old_and_keeps_its_object(
     alone: Order,
 ) -> None:
     alone.commit("a", "b")
     until(lambda: alone.missions() == ["a", "b"])
     daemon = alone.pair.broker.daemon
     assert daemon is not None
-
-    async def ask() -> None:
-        for connection in list(daemon.broker.connections):
-            connection.want_snapshot(MESH)
-
-    alone.pair.broker.run(ask())
+    broker, store = daemon.broker, alone.pair.broker.store
+    upkeep = BrokerUpkeep(broker)
+    alone.pair.broker.run(upkeep._want_snapshots())
+    assert alone.held().state_number == 0, "they are not old"
+    broker.retention = msgspec.structs.replace(broker.retention, keep_ms=-1)
+    alone.pair.broker.run(upkeep._want_snapshots())
     until(lambda: alone.held().state_number == 2)
-    assert (
-        alone.pair.broker.run(alone.pair.broker.store.object_size(MESH, alone.held().state_sha256))
-        == alone.held().state_size
-    )
+    held, now = alone.held(), broker.source.now_ms()
+    for later in (0, 2 * OBJECT_UNNAMED_MS):
+        alone.pair.broker.run(collect_all(store, now + later))
+    size = alone.pair.broker.run(store.object_size(MESH, held.state_sha256))
+    assert size == held.state_size
 
 
 def test_Q1_a_strong_write_behind_a_broker_waits_and_ends_when_its_commit_comes(

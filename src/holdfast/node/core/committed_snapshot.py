@@ -236,6 +236,12 @@ class SnapshotStage:
         self._highest = 0
         """The highest stamp among its envelopes."""
 
+    @property
+    def number(self) -> int:
+        """The last commit that is in what was staged."""
+        assert self._header is not None, "it was staged"
+        return self._header.number
+
     def stage(self, index: int | None) -> None:
         """Reads and checks all of it and stages its rows. BadQuorumSnapshot if it is not a snapshot
         up to this index that this node can take in, LogMismatch if this node has folded another
@@ -319,8 +325,13 @@ class SnapshotStage:
         here = reader.quorum_get(self._mesh)
         if here is None:
             return theirs
-        if here.voter is not None or header.incarnation < here.incarnation:
-            return here
+        if here.voter is not None:
+            raise LogMismatch(f"this node takes part in the order of {self._mesh!r} itself")
+        if header.incarnation < here.incarnation:
+            raise LogMismatch(
+                f"a snapshot of incarnation {header.incarnation} of {self._mesh!r}, of which this "
+                f"node knows {here.incarnation}"
+            )
         if header.incarnation == here.incarnation:
             return msgspec.structs.replace(here, tag=here.tag or header.tag)
         return msgspec.structs.replace(theirs, number=here.number)

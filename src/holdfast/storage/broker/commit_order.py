@@ -11,11 +11,11 @@ whose fences grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.protocol.commit_page import CheckedLine, CheckedPage, CommitLine
+from holdfast.protocol.commit_page import CheckedLine, CheckedPage
 from holdfast.protocol.quorum_snapshot import SnapshotHeader
 from holdfast.rules.broker_rows import BrokerOrder
 from holdfast.rules.errors import CommitForked, HoldfastError, PastEnd
@@ -126,15 +126,3 @@ def _check_ahead(order: BrokerOrder, header: SnapshotHeader) -> None:
         f"a state of {header.mesh!r} has {header.number} commits up to {header.fence}, and this "
         f"broker has {order.last} up to {last}"
     )
-
-
-def lines_that_fit(found: Iterable[tuple[bytes, bytes]], bytes_max: int) -> list[CommitLine]:
-    """Records and envelopes up to a size; the one that makes it so large is the last."""
-    lines: list[CommitLine] = []
-    size = 0
-    for record, raw in found:
-        lines.append(CommitLine(record, raw))
-        size += len(record) + len(raw)
-        if size >= bytes_max:
-            break
-    return lines

@@ -171,6 +171,33 @@ def test_Q4_a_state_of_another_order_is_told_and_changes_nothing(make: Make) -> 
     assert (trouble.kind, trouble.source) == ("commit_forked", "eve")
 
 
+def test_Q4_a_state_of_an_earlier_incarnation_is_older_and_no_fork(make: Make) -> None:
+    ana, dan = make("ana"), make("dan")
+    voting(ana, "a", "b", "c")
+    take_page(dan, ana, limit=1)
+    state = give_state(ana, MESH)
+    dan.blobs.put(ana.blobs.read(state.sha256))
+
+    def recovered(tx: Transaction) -> None:
+        row = tx.quorum_get(MESH)
+        assert row is not None
+        tx.quorum_put(msgspec.structs.replace(row, incarnation=2, tag=b"t" * 16, applied=0))
+
+    dan.store.write(recovered)
+    with pytest.raises(LogMismatch):
+        take_state(dan, state, "ana")
+    assert dan.read("test", lambda tx: commit_trouble(tx, MESH)) == []
+    # The other way round a node learns of the incarnation with the state.
+    ana.store.write(recovered)
+    SoleVoter(ana, MESH).commit(encode(mission("d", origin="ana")))
+    truncate(ana)
+    eve = make("eve")
+    assert follow_order(eve, Far(ana), MESH, 4, "link ana") == 4
+    row = eve.read("test", lambda tx: tx.quorum_get(MESH))
+    assert row is not None
+    assert (row.incarnation, row.tag, row.number) == (2, b"t" * 16, 4)
+
+
 def test_Q3_what_is_no_state_is_refused(make: Make) -> None:
     ana, dan = make("ana"), make("dan")
     voting(ana, "a", "b")
@@ -182,6 +209,9 @@ def test_Q3_what_is_no_state_is_refused(make: Make) -> None:
         follow_order(dan, far, MESH, 2, "link ana")
     with pytest.raises(BadQuorumSnapshot):
         take_state(dan, far.state, "ana")
+    far.state = StateObject(MESH, 9, "embedded", state.sha256, state.size)
+    with pytest.raises(BadAnswer, match="2 commits of 'team', offered as 9"):
+        follow_order(dan, far, MESH, 9, "link ana")
     far.state = StateObject(MESH, 2, "embedded", "ab" * 32, 9)
     with pytest.raises(UnknownObject):
         follow_order(dan, far, MESH, 2, "link ana")

@@ -95,7 +95,7 @@ def _take_state(
         take_state(engine, state, who)
     except BadQuorumSnapshot as error:
         raise BadAnswer(f"{who}: {error.message}") from None
-    return (standing_of(engine, mesh) or have) - have
+    return state.number - have
 
 
 def standing_of(engine: NodeEngine, mesh: str) -> int | None:

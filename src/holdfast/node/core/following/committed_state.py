@@ -22,7 +22,13 @@ from holdfast.node.core.committed_intake import CommitTrouble, note_trouble, tel
 from holdfast.node.core.committed_snapshot import SnapshotStage, give_snapshot
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.commit_page import StateObject
-from holdfast.rules.errors import CommitForked, LogMismatch, NoVoters, UnknownMesh
+from holdfast.rules.errors import (
+    BadQuorumSnapshot,
+    CommitForked,
+    LogMismatch,
+    NoVoters,
+    UnknownMesh,
+)
 from holdfast.rules.limits import BLOB_CHUNK_BYTES, COMMIT_STATE_REUSE_MS, REASON_CHARS_MAX
 from holdfast.rules.quorum.log_rows import TAG_BYTES
 from holdfast.rules.quorum.state_rows import QuorumRow
@@ -134,4 +140,8 @@ def take_state(engine: NodeEngine, state: StateObject, source: str) -> None:
 
         tell_trouble(mesh, engine.write("commits.state", note))
         raise
+    if stage.number != state.number:
+        told, found = state.number, stage.number
+        stage.clear()
+        raise BadQuorumSnapshot(f"a state of {found} commits of {mesh!r}, offered as {told}")
     stage.put_in_place(None)

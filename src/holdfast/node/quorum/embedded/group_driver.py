@@ -26,6 +26,7 @@ import msgspec
 
 from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.fold_wait import FoldWait
 from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
 from holdfast.node.quorum.embedded.open_changes import (
     ChangeAnswered,
@@ -134,6 +135,7 @@ class GroupDriver:
         self._after: deque[tuple[int, Message]] = deque()
         self._committed = state.told
         self._folding = False
+        self._fold_wait = FoldWait(hooks, self._fold_next)
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
@@ -464,9 +466,7 @@ class GroupDriver:
 
     @property
     def _is_out(self) -> bool:
-        """Whether this node proposes nothing any more. Asked of its own state: another member's
-        word ends nothing here.
-        """
+        """Whether this node proposes nothing more. Another member's word ends nothing here."""
         return self.state.removed or self.state.disk == "failed"
 
     # --- the fold --------------------------------------------------------------------------------
@@ -478,7 +478,9 @@ class GroupDriver:
         if first <= self.state.log.boundary:
             self._take_in()
             return
-        if first > self._committed:
+        waiting = self._committed - first + 1
+        callers = bool(self.proposals or self.reads or self.changes)
+        if waiting <= 0 or self._fold_wait.for_more(waiting, self.state, callers=callers):
             return
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1

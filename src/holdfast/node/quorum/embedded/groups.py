@@ -206,6 +206,7 @@ class EmbeddedGroups:
             GroupHooks(
                 now_ms=self._engine.ctx.now_ms,
                 post=self._soon,
+                later=self._later,
                 on_role=partial(self._role, mesh),
                 on_alarm=partial(self._alarm, mesh),
             ),
@@ -419,6 +420,9 @@ class EmbeddedGroups:
 
     def _soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
+
+    def _later(self, ms: int, call: Callable[[], None]) -> None:
+        self._loop.call_later(ms / 1000, call)
 
     def _soon_from_thread(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.protocol.commit_page import CheckedPage, CommitLine
 from holdfast.protocol.quorum_snapshot import SnapshotHeader
 from holdfast.rules.broker_rows import BrokerOrder
-from holdfast.storage.broker.commit_order import check_brought, check_state, lines_that_fit
+from holdfast.storage.broker.commit_order import check_brought, check_state
 from holdfast.storage.broker.postgres.base import PostgresPart, columns, number_of
 
 _ORDER: Final = columns(BrokerOrder)
@@ -22,6 +22,17 @@ _PUT: Final = (
     "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (mesh) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in BrokerOrder.__struct_fields__)
 )
+_LINES: Final = """
+SELECT record, raw FROM (
+    SELECT number, record, raw, sum(octet_length(record) + octet_length(raw)) OVER (
+        ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS before
+    FROM (
+        SELECT number, record, raw FROM commit_line WHERE mesh = $1 AND number >= $2
+        ORDER BY number LIMIT $3
+    ) held
+) page WHERE before IS NULL OR before < $4 ORDER BY number
+"""
 SWEEP_COMMITS: Final = """
 WITH covered AS (
     SELECT o.mesh, (
@@ -78,12 +89,9 @@ class PostgresCommits(PostgresPart):
         self, mesh: str, first: int, limit: int, bytes_max: int
     ) -> list[CommitLine]:
         async def work(con: Any) -> list[CommitLine]:
-            found = await con.fetch(
-                "SELECT record, raw FROM commit_line WHERE mesh = $1 AND number >= $2 "
-                "ORDER BY number LIMIT $3",
-                *(await number_of(con, mesh), first, limit),
-            )
-            return lines_that_fit(((row["record"], row["raw"]) for row in found), bytes_max)
+            at = await number_of(con, mesh)
+            found = await con.fetch(_LINES, at, first, limit, bytes_max)
+            return [CommitLine(row["record"], row["raw"]) for row in found]
 
         return await self._connections.transact(work)
 

@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.protocol.commit_page import CheckedPage, CommitLine
 from holdfast.protocol.quorum_snapshot import SnapshotHeader
 from holdfast.rules.broker_rows import BrokerOrder
-from holdfast.storage.broker.commit_order import check_brought, check_state, lines_that_fit
+from holdfast.storage.broker.commit_order import check_brought, check_state
 from holdfast.storage.broker.sqlite.database import BrokerDatabase
 from holdfast.storage.sqlite.columns import RowColumns
 
@@ -64,7 +64,15 @@ class SqliteCommits(BrokerDatabase):
                 "ORDER BY number LIMIT ?",
                 (self.number_of(mesh), first, limit),
             )
-            return lines_that_fit(list(found), bytes_max)
+            lines: list[CommitLine] = []
+            size = 0
+            for record, raw in found:
+                lines.append(CommitLine(record, raw))
+                size += len(record) + len(raw)
+                if size >= bytes_max:
+                    break
+            found.close(True)
+            return lines
 
     async def commit_state(
         self, mesh: str, header: SnapshotHeader, engine: str, sha256: str, size: int

@@ -18,4 +18,4 @@ CREATE TABLE commit_line (
     record BLOB NOT NULL,
     raw BLOB NOT NULL,
     PRIMARY KEY (mesh, number)
-) WITHOUT ROWID;
+);
