@@ -1308,6 +1308,9 @@ LEASE_RENEW_PAUSE_MS: Final = 200
 """How long a holder waits after a renewal that found no quorum before it sends the next."""
 QUORUM_PAGE_ROWS: Final = 500
 """Entities, revisions, leases, writes or conflicts in one answer; more come with the next."""
+QUORUM_CONFLICTS_OPEN_MAX: Final = 1000
+"""Conflicts of a mesh that wait for a decision on a node; when more come, the oldest are settled:
+what is committed stands."""
 QUORUM_CONFLICTS_COUNTED: Final = 1000
 """So far the conflicts that wait are counted for a status."""
 LEASE_GRACE_MS: Final = 10 * SECOND_MS
