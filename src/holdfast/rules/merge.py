@@ -40,6 +40,7 @@ MERGES: Final = {
     "entity": Merge.TURNS,
     "fact": Merge.EACH,
     "message": Merge.EACH,
+    "audit": Merge.EACH,
 }
 """How each family merges."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.quorum.view import EntityRow
@@ -76,6 +77,14 @@ def entity_rows(reader: Reader, mesh: str) -> Iterator[EntityRow]:
 
 def _entity_page(reader: Reader, mesh: str, type: str, after: str) -> list[EntityRow]:
     return reader.entity_list(mesh, type, after, CHUNK_ROWS, live_only=False)
+
+
+def audit_rows(reader: Reader, mesh: str) -> Iterator[AuditRow]:
+    return paged(
+        lambda at: reader.audit_scan(mesh, None, None, at, CHUNK_ROWS),
+        lambda row: (row.stream, row.origin, row.epoch, row.seq),
+        ("", "", -1, 0),
+    )
 
 
 def blob_rows(reader: Reader) -> Iterator[BlobRow]:

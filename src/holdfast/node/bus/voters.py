@@ -83,8 +83,9 @@ class MeshVoters:
             if not self._peers.is_ours(held.row.owner):
                 raise NotAllowed(
                     f"{peer!r} may not vote in {mesh!r}",
-                    hint=f"ask the mesh's owner: holdfast mesh grant {peer} --mesh {mesh} "
-                    + " ".join(f"--grant {right}" for right in (*listed.grants, VOTE)),
+                    hint=f"ask the mesh's owner: `holdfast mesh grant {peer} --mesh {mesh} "
+                    + " ".join(f"--grant {right}" for right in (*listed.grants, VOTE))
+                    + "`",
                 )
             sharing = BusSharing(self._engine, self._own_key)
             await asyncio.to_thread(sharing.grant, mesh, peer, (*listed.grants, VOTE))

@@ -400,6 +400,22 @@ SILVER: Final[dict[str, StructType]] = {
         _VERSION,
         _CREATED,
     ),
+    "audit_events": joined(
+        _MESH,
+        described(
+            """
+            stream string: the name of the audit stream
+            origin_epoch bigint: the epoch of the origin's log: in each it counts its events from 1
+            seq bigint: the number of the event in its chain
+            event_time timestamp: when it happened, by the clock of its origin
+            payload string: what happened, as JSON text
+            previous string: the hash of the event before it, in hex
+            hash string: its own hash, in hex
+            """
+        ),
+        _VERSION,
+        _CREATED,
+    ),
     # Who has read a message, only the readers' nodes know.
     "messages": joined(
         _MESH,
@@ -438,6 +454,7 @@ ABOUT: Final[dict[str, str]] = {
     "entities": "Entities: what the last commit that changed each of them has left",
     "entity_revisions": "The revisions of all entities, each with the change that made it",
     "facts": "Facts: every one once",
+    "audit_events": "Events of audit streams: every one once",
     "messages": "Messages: every one once",
 }
 """By table: what one row of it is."""
@@ -460,6 +477,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "entities": ("mesh", "type", "entity"),
     "entity_revisions": ("mesh", "type", "entity"),
     "facts": ("id",),
+    "audit_events": ("id",),
     "messages": ("id",),
 }
 """By silver table: the columns that say which thing a row is about."""
@@ -475,6 +493,7 @@ FAMILY_OF: Final[dict[str, str]] = {
     "entities": "entity",
     "entity_revisions": "entity",
     "facts": "fact",
+    "audit_events": "audit",
     "messages": "message",
 }
 """By silver table: the family of envelopes that it is made of."""

@@ -38,7 +38,7 @@ from holdfast.rules.bodies import (
     encode_body,
 )
 from holdfast.rules.canonical import check_packed_form, check_spelling
-from holdfast.rules.envelope import VERSION, Envelope, IntentId
+from holdfast.rules.envelope import UNCOUNTED, VERSION, Envelope, IntentId
 from holdfast.rules.errors import BadEnvelope, BadInput, OverLimit
 from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.ids import check_id, id_text
@@ -51,7 +51,6 @@ from holdfast.rules.quorum.entities import (
     refuse_inexact,
 )
 from holdfast.rules.quorum.fence import FenceOrder, check_order
-from holdfast.rules.rebuild import UNCOUNTED
 
 OperationKind = Literal["put", "patch", "delete"]
 NO_FIELDS: Final = b"{}"

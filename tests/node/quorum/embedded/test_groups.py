@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from holdfast.node.core.committed_snapshot import staging_of
 from holdfast.node.quorum.ports import OrderMember
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
@@ -18,6 +20,10 @@ from holdfast.rules.errors import (
     OutcomeUnknown,
 )
 from holdfast.rules.quorum.compaction import LogLimits
+from holdfast.rules.quorum.log_rows import GroupWrite, HardStateRow
+from holdfast.rules.quorum.raft.state import last_term
+from holdfast.rules.quorum.view import LeaseRow
+from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 from support.envelopes import MESH
 from support.voter_nodes import VoterNode, mission, until, voted
 
@@ -81,6 +87,29 @@ def test_Q3_Q4_three_nodes_go_on_without_the_one_that_led(tmp_path: Path) -> Non
     voted(tmp_path, story, "ana", "bo", "cy")
 
 
+def test_Q8_what_an_earlier_process_staged_of_a_snapshot_is_gone_after_a_start(
+    tmp_path: Path,
+) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        (ana,) = nodes
+        await ana.host.operators.init(MESH, [])
+        await ana.put("stays")
+
+        def staged() -> list[LeaseRow]:
+            read = ana.node._engine.read
+            return list(read("leases", lambda tx: tx.lease_list(staging_of(MESH), "", 9)))
+
+        lease = LeaseRow(name="deploy", holder="bo", session=b"s" * 16)
+        ana.node._engine.store.write(lambda tx: tx.lease_put(staging_of(MESH), lease))
+        assert staged()
+        await ana.down()
+        await ana.up()
+        assert not staged()
+        assert ana.mission() is not None
+
+    voted(tmp_path, story, "ana")
+
+
 def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
     async def story(nodes: list[VoterNode]) -> None:
         ana, bo, cy = nodes
@@ -115,6 +144,34 @@ def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
         assert titles([ana, bo]) == titles([bo])
 
     voted(tmp_path, story, "ana", "bo", "cy")
+
+
+def test_Q4_a_mesh_whose_terms_a_liar_has_used_up_is_recovered_with_new_ones(
+    tmp_path: Path,
+) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        (ana,) = nodes
+        await ana.host.operators.init(MESH, [])
+        await ana.put("before")
+        await ana.down()
+        # As if a liar had had the weeks that it takes.
+        with closing(SqliteQuorumLog(ana.home)) as log:
+            head, group = log.head(MESH), log.group(MESH)
+            used = HardStateRow(term=last_term(1), commit=head.commit)
+            number = head.written + 1
+            log.save(GroupWrite(scope=MESH, voter=group.voter, number=number, hard=used))
+        await ana.up()
+        with pytest.raises(NoQuorum):
+            await ana.put("never", timeout_ms=3_000)
+        assert "used up" in ana.order.status().problem
+        await ana.host.operators.recover(MESH)
+        assert (await ana.put("again")).outcome == "applied"
+        row = ana.mission()
+        assert row is not None
+        assert row.fence.incarnation == 2
+        assert row.fence.lease_epoch == last_term(1) + 1, "the lease epoch never falls"
+
+    voted(tmp_path, story, "ana")
 
 
 def test_Q10_voters_come_and_go_through_whichever_node_is_asked(tmp_path: Path) -> None:

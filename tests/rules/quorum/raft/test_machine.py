@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.rules.limits import (
+    INCARNATION_MAX,
     QUORUM_ENTRY_BYTES_MAX,
     QUORUM_MEMBERS_MAX,
     QUORUM_PROPOSALS_MAX,
     QUORUM_READS_MAX,
     QUORUM_TERM_LEAP_MAX,
     QUORUM_TERM_MAX,
+    QUORUM_TERM_SPAN,
     QUORUM_TERM_STEP_MAX,
     QUORUM_UNCOMMITTED_MAX,
     QUORUM_VOTERS_MAX,
@@ -45,9 +47,11 @@ from holdfast.rules.quorum.raft.messages import (
     Proposal,
     RaftEntry,
     RaftMessage,
+    ReadAnswer,
+    ReadAsk,
     RemovedVoter,
 )
-from holdfast.rules.quorum.raft.state import GroupState, PeerProgress
+from holdfast.rules.quorum.raft.state import GroupState, PeerProgress, last_term
 from support.raft_world import GROUP, RaftWorld
 
 
@@ -123,7 +127,7 @@ def test_Q2_a_message_that_is_not_for_this_member_is_refused_by_name(
 def test_Q2_a_term_leaps_only_so_far_and_once_in_an_election_timeout() -> None:
     """Else a liar uses up the terms with a few messages, and nobody is ever elected again."""
     state = _leader()
-    lie = HeartbeatAnswer(GROUP, 2, 1, QUORUM_TERM_MAX, 1, 3)
+    lie = HeartbeatAnswer(GROUP, 2, 1, last_term(7), 1, 3)
     state, effects = step(state, Receive(lie))
     assert (state.role, state.term) == ("follower", 3 + QUORUM_TERM_LEAP_MAX)
     assert Alarm("term_leap", 2) in effects.alarms
@@ -137,6 +141,30 @@ def test_Q2_a_term_leaps_only_so_far_and_once_in_an_election_timeout() -> None:
     vote = AskVote(GROUP, 2, 1, state.term + QUORUM_TERM_STEP_MAX + 1, False, 9, 3, True)
     state, _ = step(state, Receive(vote))
     assert (state.term, state.no_leap) == (vote.term, state.timing.election)
+
+
+def test_Q4_a_liar_can_use_up_the_terms_of_one_incarnation_and_no_more() -> None:
+    last = last_term(7)
+    state = replace(_leader(), term=last - 1)
+    beyond, effects = step(state, Receive(HeartbeatAnswer(GROUP, 2, 1, last + 1, 1, 3)))
+    assert (beyond, effects.alarms) == (state, (Alarm("term_beyond", 2),))
+    state, _ = step(state, Receive(HeartbeatAnswer(GROUP, 2, 1, last, 1, 3)))
+    assert (state.role, state.term) == ("follower", last)
+    for _ in range(4 * state.timing.election):
+        state, effects = step(state, Tick(0))
+        assert not effects.send, "there is no term to stand for election in"
+    assert state.terms_are_used
+    recovered = replace(state, incarnation=8)
+    assert not recovered.terms_are_used
+    assert last_term(8) - last == QUORUM_TERM_SPAN
+    assert last_term(INCARNATION_MAX) == QUORUM_TERM_MAX
+
+
+def test_Q2_a_leap_ends_at_the_last_term_of_the_incarnation() -> None:
+    last = last_term(7)
+    state = replace(_leader(), term=last - QUORUM_TERM_LEAP_MAX + 9)
+    state, _ = step(state, Receive(HeartbeatAnswer(GROUP, 2, 1, last, 1, 3)))
+    assert state.term == last
 
 
 def test_Q2_Q5_voters_whose_terms_a_liar_has_driven_apart_elect_again() -> None:
@@ -259,6 +287,19 @@ def test_Q9_only_so_many_reads_wait_for_a_confirmation() -> None:
         assert not effects.reads
     _, effects = step(state, AskRead(QUORUM_READS_MAX))
     assert effects.reads == (ReadFailed(QUORUM_READS_MAX, "too_many"),)
+
+
+def test_Q9_a_member_that_asks_for_ever_refuses_itself_and_nobody_else() -> None:
+    state = _leader()
+    for number in range(QUORUM_READS_MAX + 5):
+        state, effects = step(state, Receive(ReadAsk(GROUP, 2, 1, state.term, number)))
+    assert effects.send == (
+        ReadAnswer(GROUP, 1, 2, state.term, QUORUM_READS_MAX + 4, -1, "too_many"),
+    )
+    for event in (AskRead(1), Receive(ReadAsk(GROUP, 3, 1, state.term, 1))):
+        state, effects = step(state, event)
+        assert (effects.reads, effects.send) == ((), ()), "they share the next round"
+    assert len(state.reads) == QUORUM_READS_MAX + 2
 
 
 def test_Q4_proposals_that_others_could_not_read_are_refused() -> None:

@@ -32,6 +32,7 @@ _SHOWN = {
     "entities": "type entity revision fields number peer committed_at",
     "entity_revisions": "type entity revision kind fields number peer committed_at",
     "facts": "subject predicate object lamport peer created_at",
+    "audit_events": "stream peer seq payload event_time hash",
     "messages": "ref kind sender priority content_type lamport created_at",
 }
 # By table: the column that KEY is compared with, where it is not called `key`.
@@ -42,6 +43,7 @@ _KEY = {
     "entities": "entity",
     "entity_revisions": "entity",
     "facts": "subject",
+    "audit_events": "stream",
     "messages": "ref",
 }
 

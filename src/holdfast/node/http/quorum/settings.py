@@ -42,8 +42,8 @@ from holdfast.rules.limits import BODY_BYTES_MAX
 from holdfast.rules.quorum.auth_material import AuthMaterialSnapshot
 from holdfast.rules.quorum.entities import read_fields
 from holdfast.rules.quorum.intents import EntityOperation
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
 
 _TYPE = "project_settings"
 

@@ -30,15 +30,17 @@ import msgspec
 from holdfast.bus.ports import Link
 from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.quorum.embedded.alarm_log import AlarmLog
 from holdfast.node.quorum.embedded.beginnings import GroupBeginnings
 from holdfast.node.quorum.embedded.group import Group, MeshTrust
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
-from holdfast.node.quorum.embedded.ports import SnapshotPorts
-from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots
+from holdfast.node.quorum.embedded.ports import GroupHooks, SnapshotPorts
+from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots, clear_staged
 from holdfast.node.quorum.embedded.store_fold import StoreFold, Write
-from holdfast.node.quorum.embedded.voter_links import GroupSide, VoterLinks
+from holdfast.node.quorum.embedded.voter_intake import GroupSide
+from holdfast.node.quorum.embedded.voter_links import VoterLinks
 from holdfast.protocol.quorum_frames import GroupOffered
 from holdfast.rules.errors import (
     HoldfastError,
@@ -110,6 +112,7 @@ class EmbeddedGroups:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._ticks = 0
+        self._alarms = AlarmLog(lambda: int(self._loop.time() * SECOND_MS))
         self._until_tick: set[asyncio.Future[None]] = set()
         self._closed = False
 
@@ -118,11 +121,13 @@ class EmbeddedGroups:
     async def start(self) -> None:
         """Goes on with the groups that this node belonged to."""
         rows = self._engine.read("quorum.groups", lambda tx: tx.quorum_list())
-        if any(row.engine == "embedded" and row.voter is not None for row in rows):
+        ours = [row for row in rows if row.engine == "embedded" and row.voter is not None]
+        if ours:
             await self.open()
-            for row in rows:
-                if row.engine == "embedded" and row.voter is not None:
-                    self.begin(row)
+            store, ctx = self._engine.store, self._engine.ctx
+            await asyncio.to_thread(clear_staged, store, ctx, [row.mesh for row in ours])
+            for row in ours:
+                self.begin(row)
         self._due = self._loop.time() + _TICK_S
         self._timer = self._loop.call_at(self._due, self._tick)
 
@@ -410,7 +415,7 @@ class EmbeddedGroups:
             group.order.on_change()
 
     def _alarm(self, mesh: str, alarm: Alarm) -> None:
-        log.warning("quorum of %s: %s (member %d)", mesh, alarm.name, alarm.member)
+        self._alarms.tell(mesh, alarm)
 
     def _soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)

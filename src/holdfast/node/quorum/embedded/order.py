@@ -170,6 +170,11 @@ def _words(driver: GroupDriver) -> str:
     state = driver.state
     if driver.fold_error is not None:
         return f"committed entries cannot be applied: {driver.fold_error.message}"
+    if state.terms_are_used:
+        return (
+            "the terms of this incarnation are used up, and no voter does that by itself: find the "
+            "one that lied; then recover on a node that you trust"
+        )
     if state.disk == "full":
         return "the disk is full: nothing new is taken into the log"
     if state.disk == "failed":

@@ -8,7 +8,8 @@ term, so that a sender which is behind, leader or candidate, learns of it.
 A term that is far above the own one can only be a lie, or be told by somebody who was lied to. It
 is adopted all the same, because voters whose terms are apart could never agree again, but slowly:
 one leap in an election timeout, and none above `QUORUM_TERM_LEAP_MAX`. So a liar needs weeks to use
-the terms up, and whoever it has not lied to follows as fast as it leads others away.
+the terms up, and whoever it has not lied to follows as fast as it leads others away. What it can
+use up are those of one incarnation: a recovery begins with as many again (`state.last_term`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from holdfast.rules.quorum.raft.messages import (
     WakeGroup,
 )
 from holdfast.rules.quorum.raft.roles import become_follower
-from holdfast.rules.quorum.raft.state import GroupState
+from holdfast.rules.quorum.raft.state import GroupState, last_term
 from holdfast.rules.quorum.raft.turn import RaftTurn
 
 _QUESTIONS = (AskVote, AppendEntries, Heartbeat, SnapshotOffer, ForwardProposals, ReadAsk)
@@ -44,7 +45,7 @@ def is_removed(state: GroupState, id: int) -> bool:
     yet: it may be cut off by the very member that it leaves out.
     """
     index, committed = state.log.config_at(state.commit)
-    if id >= committed.next_id:
+    if id >= committed.next_id or committed.member(id) is not None:
         return False
     return not any(config.member(id) for at, config in state.log.configs if at >= index)
 
@@ -62,6 +63,8 @@ def is_for_this_member(turn: RaftTurn, message: Message) -> bool:
         turn.alarm("removed_sender", message.sender)
         if isinstance(message, _QUESTIONS):
             turn.send.append(RemovedVoter(state.group, state.me, message.sender, state.term))
+    elif message.term > last_term(state.incarnation):
+        turn.alarm("term_beyond", message.sender)
     elif message.term > state.term + QUORUM_TERM_STEP_MAX:
         return _may_leap(turn, message)
     else:
@@ -77,7 +80,7 @@ def _may_leap(turn: RaftTurn, message: Message) -> bool:
     turn.alarm("term_leap", message.sender)
     if state.no_leap:
         return False
-    nearer = state.term + QUORUM_TERM_LEAP_MAX
+    nearer = min(state.term + QUORUM_TERM_LEAP_MAX, last_term(state.incarnation))
     if message.term <= nearer:
         return True
     if not isinstance(message, AskVote | RemovedVoter):  # those change no term by themselves

@@ -29,6 +29,7 @@ AlarmName = Literal[
     "removed_sender",
     "this_node_removed",
     "term_leap",
+    "term_beyond",
     "two_leaders",
     "leader_alive",
     "contradicts_commit",

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.rules.limits import QUORUM_TERM_MAX, QUORUM_TERM_SPAN
 from holdfast.rules.quorum.raft.effects import Role
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.messages import DiskHealth
@@ -76,6 +77,11 @@ class TransferState(msgspec.Struct, frozen=True):
 
     to: int
     elapsed: int = 0
+
+
+def last_term(incarnation: int) -> int:
+    """The highest term that an incarnation of a group may come to."""
+    return min(incarnation * QUORUM_TERM_SPAN, QUORUM_TERM_MAX + 1) - 1
 
 
 class GroupState(msgspec.Struct, frozen=True):
@@ -145,11 +151,17 @@ class GroupState(msgspec.Struct, frozen=True):
         return self.unsynced[-1].number if self.unsynced else 0
 
     @property
+    def terms_are_used(self) -> bool:
+        """Whether there is no term left for another election. Only a recovery helps."""
+        return self.term >= last_term(self.incarnation)
+
+    @property
     def may_lead(self) -> bool:
         """Whether this node may stand for election. While a config that removes it is not committed
-        it still may: the others may not be able to elect without it (dissertation, 4.2.2).
+        it still may: the others may not be able to elect without it (dissertation, 4.2.2). In the
+        last term of an incarnation nobody may: there is no next one.
         """
-        if self.barred or self.removed or self.disk not in ("fine", "slow"):
+        if self.barred or self.removed or self.disk not in ("fine", "slow") or self.terms_are_used:
             return False
         since = self.log.config_at(self.commit)[0]
         return any(config.is_voter(self.me) for at, config in self.log.configs if at >= since)
