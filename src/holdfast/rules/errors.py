@@ -1085,8 +1085,10 @@ class AuditForked(Conflict, code="audit_forked"):
     """An origin has given one place of an audit stream to two events: both hashes are named."""
 
 
-class AuditGap(Conflict, code="audit_gap", hint="bring the events in between first"):
-    """An event of an audit stream came before others of its origin that precede it."""
+class AuditGap(
+    Conflict, code="audit_gap", hint="they come when somebody who has them is reached; ask again"
+):
+    """A chain of an audit stream lacks events here; raised by whoever wants it whole."""
 
 
 class AuthChannelClosed(

@@ -5,8 +5,7 @@ dictionaries in memory; one contract suite runs on both. A `Reader` sees one con
 `Transaction` is a reader that changes it: everything done in it becomes durable together or not at
 all.
 
-Scans are paged by key (`after`, `limit`), so that memory stays bounded and no read is held open for
-long.
+Scans are paged by key (`after`, `limit`): memory stays bounded, and no read is held open for long.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.audit_port import AuditReader, AuditWriter
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
@@ -495,9 +495,7 @@ class BrokerPositionWriter(BrokerPositionReader, Protocol):
         """Forgets the positions of entries that are gone from the log; returns how many."""
 
     def broker_positions_drop(self, mesh: str, most: int) -> int:
-        """Forgets up to `most` positions of a mesh, because another broker counts anew; returns how
-        many.
-        """
+        """Forgets up to `most` positions of a mesh that has another broker; returns how many."""
 
 
 class Reader(
@@ -506,6 +504,7 @@ class Reader(
     FamilyReader,
     VectorReader,
     TaskReader,
+    AuditReader,
     LedgerReader,
     ConsumerReader,
     ZoneReader,
@@ -527,6 +526,7 @@ class Transaction(
     FamilyWriter,
     VectorWriter,
     TaskWriter,
+    AuditWriter,
     LedgerWriter,
     ConsumerWriter,
     ZoneWriter,

@@ -38,7 +38,7 @@ _COMMANDS = (
         "quorum",
         "log",
     ),
-    *("fact", "consumer", "link", "send", "inbox", "outbox", "sweep"),
+    *("fact", "audit", "consumer", "link", "send", "inbox", "outbox", "sweep"),
     *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
     *("completion", "help"),
 )

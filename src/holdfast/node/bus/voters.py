@@ -59,6 +59,10 @@ class MeshVoters:
         linked = self._running().linked_keys()
         return [text_of(key) for key in sorted(found, key=lambda key: key not in linked)]
 
+    def linked(self) -> frozenset[bytes]:
+        """The keys of peers that a link stands to; none before the bus is bound."""
+        return frozenset() if self.members is None else self.members.linked_keys()
+
     async def request(
         self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
     ) -> Answer:

@@ -16,6 +16,7 @@ from holdfast.rules.bodies import NOTHING, Body, TaskCreate, TaskTurn
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
+from holdfast.rules.quorum.task_turns import fold_both
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import ConflictRow, TaskEventRow, TaskRow, WarningRow
 from holdfast.rules.task_join import Verdict, join
@@ -112,10 +113,8 @@ def task_of_events(events: Iterable[TaskEventRow]) -> tasks.Task:
     that a quorum has committed, in commit order.
     """
     turns = list(events)
-    task, _ = tasks.fold(event.turn for event in turns if not event.place)
-    for event in turns:
-        if event.place:
-            task, _ = tasks.step(task, event.turn)
+    stamped = (event.turn for event in turns if not event.place)
+    task, _ = fold_both(stamped, [event.turn for event in turns if event.place])
     return task
 
 

@@ -112,7 +112,7 @@ async def _append(call: NodeRequest) -> Response:
         prepared = _prepare(call.api, raw, key, lines)
     if isinstance(prepared, Change):
         receipt = await call.api.writer.write("fact.append", prepared)
-        return call.answer(_appended(call.api, receipt), 200 if receipt.duplicate else 201)
+        return call.answer(appended(call.api, receipt), 200 if receipt.duplicate else 201)
     outcomes = await write_all(call.api.writer, prepared)
     return call.answer(Results([_result(call.api, outcome) for outcome in outcomes]))
 
@@ -172,10 +172,10 @@ def _only_mesh(api: NodeApi) -> str:
 def _result(api: NodeApi, outcome: Receipt | HoldfastError) -> Result:
     if isinstance(outcome, HoldfastError):
         return Result(status=outcome.http_status, error=failure(outcome).error)
-    return Result(status=200 if outcome.duplicate else 201, fact=_appended(api, outcome))
+    return Result(status=200 if outcome.duplicate else 201, fact=appended(api, outcome))
 
 
-def _appended(api: NodeApi, receipt: Receipt) -> Appended:
+def appended(api: NodeApi, receipt: Receipt) -> Appended:
     return Appended(
         id=receipt.id,
         epoch=api.engine.ctx.epoch,

@@ -190,6 +190,7 @@ class VoterMachine:
             GroupHooks(
                 now_ms=self.clock.now_ms,
                 post=lambda call: self.soon(0, call, "pump"),
+                later=lambda ms, call: self.soon(ms, call, "fold"),
                 on_role=self._on_role,
                 on_config=lambda config: self.world.check_config(self),
             ),

@@ -216,3 +216,22 @@ def test_Q4_a_snapshot_comes_from_the_leader_or_not_at_all() -> None:
     assert taken == []
     driver.receive(GroupSnapshotPart(GROUP, 2, 1, 2, 1, 0, b"x"))
     assert len(taken) == 1
+
+
+def test_Q4_a_leader_whose_disk_hangs_steps_down_although_all_hear_it() -> None:
+    place, heard = Place(), list[ProposalAnswer]()
+    driver = _leading(place)
+    driver.propose(proposal(1), 100, heard.append)
+    place.run()
+    ticks = 0
+    while driver.state.role == "leader":
+        driver.tick(0)
+        ticks += 1
+        assert ticks <= 2 * driver.state.timing.election, "it leads on with a disk that hangs"
+        for one in [one for one in place.sent if isinstance(one, Heartbeat)]:
+            driver.receive(HeartbeatAnswer(GROUP, one.to, 1, one.term, one.round, 0))
+        place.sent.clear()
+    for _ in range(5 * driver.state.timing.election):
+        driver.tick(0)
+    assert driver.state.role == "follower", "nor does it stand for election"
+    assert len(place.wrote) == 1, "nor ask its disk for anything more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -135,9 +136,16 @@ def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
         assert row is not None
         assert row.fence.incarnation == 2
 
-        # A voter of before was not gone after all: it learns everything anew, under a new id.
+        # A majority was not gone after all: it is not taken over, and says what is wrong.
         await bo.up()
-        await ana.host.operators.add(MESH, "bo", timeout_ms=60_000)
+        await cy.up()
+        await until(lambda: bo.order.has_quorum)
+        adding = asyncio.ensure_future(ana.host.operators.add(MESH, "bo", timeout_ms=60_000))
+        await until(lambda: "two groups claim this mesh" in bo.order.status().problem)
+        assert bo.order.status().incarnation == 1
+        # A voter that is left alone learns everything anew, under a new id.
+        await cy.down()
+        await adding
         await until(lambda: bo.part in ("voter", "coordinator"))
         assert bo.order.status().incarnation == 2
         assert (await bo.put("by both")).outcome == "applied"

@@ -26,6 +26,7 @@ from holdfast.rules.quorum.raft.messages import (
     Proposal,
     RaftEntry,
     ReadAsk,
+    SnapshotOffer,
     encode_message,
 )
 from support.bus_links import in_loop
@@ -186,6 +187,15 @@ async def test_Q4_payloads_that_evade_credit_are_refused() -> None:
     assert [error.code for error in line.blamed] == ["bad_quorum_message"]
     links.frame(Stream.QUORUM, frame([append]))
     assert heard.came == [append]
+
+
+@in_loop
+async def test_Q4_a_snapshot_without_its_parts_is_refused() -> None:
+    line, heard = Line(), Heard()
+    offer = SnapshotOffer(TAG, 2, 1, 1, 1, 1, 0, first_config((("bo", BO),)))
+    intake(line, heard).frame(Stream.QUORUM, frame([offer]))
+    assert [error.code for error in line.blamed] == ["bad_quorum_message"]
+    assert heard.came == []
 
 
 @in_loop

@@ -176,8 +176,10 @@ class MeshExchange:
         self._context.start(self._meet(mesh_link))
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
+        if kind is not FrameKind.MESH:
+            return False
         mesh_link = self._of(link)
-        if mesh_link is None or kind is not FrameKind.MESH:
+        if mesh_link is None:
             return False
         mesh_link.frame(stream, body)
         self._hold_soon()
@@ -257,7 +259,7 @@ class MeshExchange:
     async def _look_at_commits(self) -> None:
         async with self._looking:
             try:
-                await self._commits.look()
+                await self._commits.look_at_grown()
             except HoldfastError as error:
                 log.warning("commits cannot be read: %s", error.message)
 

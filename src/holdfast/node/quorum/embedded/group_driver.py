@@ -26,6 +26,7 @@ import msgspec
 
 from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.fold_wait import FoldWait
 from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
 from holdfast.node.quorum.embedded.open_changes import (
     ChangeAnswered,
@@ -52,14 +53,12 @@ from holdfast.rules.limits import (
     QUORUM_SEND_BYTES,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
-from holdfast.rules.quorum.coordinated import (
-    CoordinatedEntry,
-    encode_coordinated,
-)
+from holdfast.rules.quorum.coordinated import CoordinatedEntry, encode_coordinated
 from holdfast.rules.quorum.group_room import ProposalRoom, is_too_much
 from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
+    NOTHING,
     Outgoing,
     ProposalOutcome,
     ProposalsForwarded,
@@ -136,6 +135,7 @@ class GroupDriver:
         self._after: deque[tuple[int, Message]] = deque()
         self._committed = state.told
         self._folding = False
+        self._fold_wait = FoldWait(hooks, self._fold_next)
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
@@ -336,7 +336,10 @@ class GroupDriver:
     # --- carrying out ----------------------------------------------------------------------------
 
     def _step(self, event: RaftEvent) -> None:
+        before = self.state.commit
         self.state, effects = step(self.state, event)
+        if effects is NOTHING:
+            return
         if effects.write is not None:
             self._save(effects.write)
         for message in effects.send:
@@ -349,10 +352,11 @@ class GroupDriver:
         if effects.apply is not None:
             self._committed = effects.apply[1]
         self._tell(effects)
-        index, config = self.state.log.config_at(self.state.commit)
-        if index > self._config_at:
-            self._config_at = index
-            self._hooks.on_config(config)
+        if self.state.commit > before:
+            at, config = self.state.log.config_at(self.state.commit)
+            if at > self._config_at:
+                self._config_at = at
+                self._hooks.on_config(config)
 
     def _make_room(self) -> None:
         """What is committed takes no room any more."""
@@ -462,9 +466,7 @@ class GroupDriver:
 
     @property
     def _is_out(self) -> bool:
-        """Whether this node proposes nothing any more. Asked of its own state: another member's
-        word ends nothing here.
-        """
+        """Whether this node proposes nothing more. Another member's word ends nothing here."""
         return self.state.removed or self.state.disk == "failed"
 
     # --- the fold --------------------------------------------------------------------------------
@@ -476,7 +478,9 @@ class GroupDriver:
         if first <= self.state.log.boundary:
             self._take_in()
             return
-        if first > self._committed:
+        waiting = self._committed - first + 1
+        callers = bool(self.proposals or self.reads or self.changes)
+        if waiting <= 0 or self._fold_wait.for_more(waiting, self.state, callers=callers):
             return
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1

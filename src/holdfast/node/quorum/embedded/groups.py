@@ -30,6 +30,7 @@ import msgspec
 from holdfast.bus.ports import Link
 from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.quorum.embedded.alarm_log import AlarmLog
 from holdfast.node.quorum.embedded.beginnings import GroupBeginnings
 from holdfast.node.quorum.embedded.group import Group, MeshTrust
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
@@ -111,6 +112,7 @@ class EmbeddedGroups:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._ticks = 0
+        self._alarms = AlarmLog(lambda: int(self._loop.time() * SECOND_MS))
         self._until_tick: set[asyncio.Future[None]] = set()
         self._closed = False
 
@@ -204,6 +206,7 @@ class EmbeddedGroups:
             GroupHooks(
                 now_ms=self._engine.ctx.now_ms,
                 post=self._soon,
+                later=self._later,
                 on_role=partial(self._role, mesh),
                 on_alarm=partial(self._alarm, mesh),
             ),
@@ -413,10 +416,13 @@ class EmbeddedGroups:
             group.order.on_change()
 
     def _alarm(self, mesh: str, alarm: Alarm) -> None:
-        log.warning("quorum of %s: %s (member %d)", mesh, alarm.name, alarm.member)
+        self._alarms.tell(mesh, alarm)
 
     def _soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
+
+    def _later(self, ms: int, call: Callable[[], None]) -> None:
+        self._loop.call_later(ms / 1000, call)
 
     def _soon_from_thread(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():

@@ -78,6 +78,10 @@ class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: Callable[[], int]
     post: Callable[[Callable[[], None]], None]
     """Calls a function soon, in the driver's thread, not within this call."""
+    later: Callable[[int, Callable[[], None]], None] | None = None
+    """Calls a function after so many ms, in the driver's thread. Without it no fold waits for
+    another.
+    """
     on_role: Callable[[RoleChange], None] = lambda change: None
     on_alarm: Callable[[Alarm], None] = lambda alarm: None
     on_config: Callable[[GroupConfig], None] = lambda config: None

@@ -34,6 +34,7 @@ from holdfast.rules.quorum.raft.messages import (
     ForwardProposals,
     GroupSnapshotPart,
     Message,
+    SnapshotOffer,
     decode_message,
 )
 
@@ -150,6 +151,8 @@ class VoterIntake:
         self._spend(_cost(message))
         if stream is Stream.CONTROL and isinstance(message, WITH_CREDIT):
             raise BadQuorumMessage("a payload comes on the stream that has no credit")
+        if isinstance(message, SnapshotOffer):
+            raise BadQuorumMessage("a snapshot is offered without its parts")
         group = self._events.group(message.group)
         if group is None:
             self._stray()

@@ -153,7 +153,8 @@ class VoterLinks:
 
     def _say(self, way: _Way, stream: Stream, body: bytes) -> None:
         try:
-            way.link.send(FrameKind.QUORUM, stream, body)
+            # At once: this is a turn of its own already, and what else it says goes with it.
+            way.link.send(FrameKind.QUORUM, stream, body, at_once=True)
         except PeerUnreachable:
             self.counts["no_link"] += 1  # its end is told in a moment
 
