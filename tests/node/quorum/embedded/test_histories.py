@@ -18,7 +18,15 @@ from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import AppendAnswer, HeartbeatAnswer, Message
 from support.linearizability import Register, culprits, judge, narrowed
 from support.seeds import seeds
-from support.voter_histories import KEYS, WAYS, HistoryWorld, Voter, tell
+from support.voter_histories import (
+    KEYS,
+    WAYS,
+    HistoryWorld,
+    Voter,
+    cut_power,
+    depose,
+    tell,
+)
 
 pytestmark = pytest.mark.sim
 
@@ -102,21 +110,30 @@ def _trusts_its_lease_by_its_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupDriver, "read", read_by_lease)
 
 
-@pytest.mark.parametrize(
-    ("plant", "first"),
-    [
-        (_acknowledges_before_the_disk, 93),
-        (_reads_without_asking, 39),
-        (_trusts_its_lease_by_its_clock, 3),
-    ],
+PLANTED = (
+    (_acknowledges_before_the_disk, cut_power),
+    (_reads_without_asking, depose),
+    (_trusts_its_lease_by_its_clock, depose),
 )
+
+
+@pytest.mark.parametrize(("plant", "again"), PLANTED)
 def test_R1_planted_bugs_are_found_by_histories(
-    plant: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None],
+    again: Callable[[HistoryWorld], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`first` is the history that has shown it: the search begins there."""
     plant(monkeypatch)
-    for number in range(first, first + FINDING_MAX):
-        if found := wrong(tell(number, cuts(number % 64), calls=CALLS)):
+    for number in range(FINDING_MAX):
+        if found := wrong(tell(number, (), calls=CALLS, again=again)):
             assert found[0]
             return
     pytest.fail(f"not found in {FINDING_MAX} histories")
+
+
+@pytest.mark.parametrize("again", [cut_power, depose])
+def test_R1_without_a_bug_the_same_histories_show_nothing(
+    again: Callable[[HistoryWorld], None],
+) -> None:
+    for number in range(8):
+        assert not wrong(tell(number, (), calls=CALLS, again=again)), number
