@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -173,6 +173,8 @@ class HistoryWorld:
         self.problems: list[str] = []
         self.history: list[Call] = []
         self.order: dict[int, CommittedEntry] = {}
+        self.handed: list[Any] = []
+        """What became of transfers that `hand_over` asked for."""
         self.cut: set[tuple[str, str]] = set()
         self.delay_ms, self.loss = 4.0, 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -357,6 +359,13 @@ def _isolate(world: HistoryWorld, voter: Voter, for_ms: float) -> None:
     world.at(for_ms, world.cut.clear)
     if world.chance.random() < 0.5:  # its clock says that no time has passed
         voter.clock_ms -= HOUR_MS
+
+
+def hand_over(world: HistoryWorld) -> None:
+    """Whoever leads hands over to another voter."""
+    leader = _leader(world)
+    if leader is not None and leader.driver is not None:
+        leader.driver.transfer(0, PATIENCE_TICKS, world.handed.append)
 
 
 def depose(world: HistoryWorld) -> None:

@@ -25,6 +25,7 @@ from support.voter_histories import (
     Voter,
     cut_power,
     depose,
+    hand_over,
     tell,
 )
 
@@ -34,6 +35,8 @@ CALLS = 400
 HISTORIES = 500
 PARTS = 10
 FINDING_MAX = 64
+ELECTED_MS = 3_000
+"""Somebody leads by then."""
 LEASE_MS = 900
 """Of a planted bug: below the shortest election timeout."""
 
@@ -68,6 +71,15 @@ def test_Q4_Q9_R3_histories_under_faults_are_linearizable(part: int) -> None:
         assert len(world.history) == CALLS
         answered += sum(call.ended is not None for call in world.history)
     assert answered > CALLS * len(numbers) // PARTS // 2, "a history of silence shows nothing"
+
+
+def test_Q13_while_leadership_is_transferred_writes_and_reads_wait_and_none_is_refused() -> None:
+    for number in range(8):
+        world = tell(number, (), calls=CALLS, again=hand_over)
+        assert not wrong(world), number
+        refused = [c for c in world.history if c.ended is None and c.began > ELECTED_MS]
+        assert not refused, f"history {number}: {refused[0]}"
+        assert sum(map(bool, world.handed)) >= 2, "it was handed over"
 
 
 def _acknowledges_before_the_disk(patch: pytest.MonkeyPatch) -> None:
