@@ -107,7 +107,7 @@ def _trusts_its_lease_by_its_clock(patch: pytest.MonkeyPatch) -> None:
     [
         (_acknowledges_before_the_disk, 93),
         (_reads_without_asking, 39),
-        (_trusts_its_lease_by_its_clock, 3),
+        (_trusts_its_lease_by_its_clock, 67),
     ],
 )
 def test_R1_planted_bugs_are_found_by_histories(
