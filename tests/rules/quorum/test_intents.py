@@ -32,6 +32,7 @@ from holdfast.rules.quorum.intents import (
     LeaseRelease,
     LeaseRenew,
     NodeLost,
+    OrderMove,
     TaskHandoff,
     decode_intent,
 )
@@ -119,6 +120,8 @@ OTHERS: list[tuple[str, str, Body, bool]] = [
     ("node.lost", "cyd", NodeLost(-1), False),
     ("node.back", "cyd", Nothing(), True),
     ("node.back", " cyd", Nothing(), False),
+    ("order.move", "order", OrderMove(1, "etcd", b"t" * 16), True),
+    ("order.move", "another", OrderMove(1, "etcd", b"t" * 16), False),
     ("task.handoff", TASK, TaskHandoff("cyd", 0, "bob"), True),
     ("task.handoff", TASK, TaskHandoff("cyd", -1, "bob"), False),
     ("task.handoff", TASK, TaskHandoff("cyd", 0, "cyd"), False),

@@ -41,7 +41,7 @@ from holdfast.rules.lamport import highest_taken
 from holdfast.rules.quorum.commit_record import decode_stored_record, encode_record
 from holdfast.rules.quorum.decide import Decision, as_recorded, commit_record, decide
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.intents import decode_intent
+from holdfast.rules.quorum.intents import MOVE, decode_intent
 from holdfast.rules.quorum.state_rows import CommitRow, QuorumRow
 from holdfast.rules.quorum.view import Clash, EntityRevision, PutTask
 from holdfast.rules.quorum.write_queue import WriteStatus, decided
@@ -88,6 +88,11 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """Of its commit; of an intent that was decided before, that of the first time."""
     diverged: str = ""
     """What our own rules made of it, where its record says otherwise. The record stands."""
+
+    @property
+    def ends_order(self) -> bool:
+        """Whether the order has ended with this entry, to go on with another engine."""
+        return self.op == MOVE and self.outcome is Outcome.APPLIED and self.number is not None
 
     @property
     def id(self) -> str | None:
@@ -150,7 +155,7 @@ class CommitRun:
             if isinstance(envelope, Refused):
                 decided.append(envelope)
                 continue
-            decision = _decided(state, standing, entry, envelope, body)
+            decision = _decided(state, entry, envelope, body)
             if entry.told is not None:
                 decision = self._as_told(state, entry, envelope, decision)
             decided.append(decision)
@@ -163,7 +168,7 @@ class CommitRun:
         self._follow(tx, mesh, counted)
         self._end_queued(tx, results, waited)
         self._end_voided(tx, state.voids)
-        tx.quorum_put(_moved(standing, self._entries, counted, self._upto))
+        tx.quorum_put(_moved(state.standing, self._entries, counted, self._upto))
         return results
 
     def _results(
@@ -365,12 +370,9 @@ def _body(envelope: Envelope | Refused) -> Body | None:
 
 
 def _decided(
-    state: CommittedState,
-    standing: QuorumRow,
-    entry: CommittedEntry,
-    envelope: Envelope,
-    body: Body | None,
+    state: CommittedState, entry: CommittedEntry, envelope: Envelope, body: Body | None
 ) -> Decision:
+    standing = state.standing  # an entry before this one may have ended the order
     known = state.intent(envelope.id)
     if known is None and entry.index <= standing.applied:
         return Decision(
@@ -404,8 +406,12 @@ def _refused(error: Refused) -> Committed:
 def _moved(
     standing: QuorumRow, entries: Sequence[CommittedEntry], counted: Sequence[_Counted], upto: int
 ) -> QuorumRow:
-    """Where we stand after the run."""
-    applied = max([standing.applied, upto, *(entry.index for entry in entries[-1:])])
+    """Where we stand after the run. What comes of an order that has ended moves nothing: the next
+    one has indexes of its own.
+    """
+    applied = standing.applied
+    if all(entry.fence.incarnation == standing.incarnation for entry in entries[-1:]):
+        applied = max([applied, upto, *(entry.index for entry in entries[-1:])])
     if not counted:
         return msgspec.structs.replace(standing, applied=applied)
     last = counted[-1]

@@ -23,6 +23,7 @@ from holdfast.rules.quorum.decide import Decision
 from holdfast.rules.quorum.entities import parent_type
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import EntityChange
+from holdfast.rules.quorum.order_move import moved_standing
 from holdfast.rules.quorum.state_rows import QuorumRow, RevisionRow, WaitingConflict
 from holdfast.rules.quorum.view import (
     EntityRow,
@@ -33,6 +34,7 @@ from holdfast.rules.quorum.view import (
     PutIntent,
     PutLease,
     PutNode,
+    PutOrder,
     PutTask,
     Write,
 )
@@ -65,6 +67,8 @@ class CommittedState:
         bodies: Sequence[Body | None],
     ) -> None:
         self._tx, self._mesh = tx, standing.mesh
+        self.standing = standing
+        """As it was, but for an order that the run itself ends."""
         self.fence = standing.fence
         self.number = standing.number
         known = tx.intents_known(self._mesh, ids)
@@ -185,6 +189,8 @@ class CommittedState:
         elif isinstance(write, PutLease):
             self._put_leases[write.row.name] = write.row
             self._leases[write.row.name] = write.row if write.row.holder else None
+        elif isinstance(write, PutOrder):
+            self.standing = moved_standing(self.standing, write)
         elif isinstance(write, PutNode):
             self._nodes[write.row.peer] = self._put_nodes[write.row.peer] = write.row
         else:

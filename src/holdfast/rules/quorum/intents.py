@@ -13,6 +13,7 @@ docs/decisions, 0075.
     lease.expire     the coordinator ends one that was not renewed in time
     node.lost        a node is declared lost, after a silence
     node.back        it is back
+    order.move       the order ends here, and goes on with another engine
     task.handoff     a task of a lost node gets another holder, or none
     task.*           the turns of tasks, as in every mesh; here commit order decides them
 
@@ -44,9 +45,12 @@ from holdfast.rules.quorum.entities import (
     refuse_inexact,
 )
 from holdfast.rules.quorum.fence import FenceOrder, check_order
+from holdfast.rules.quorum.log_rows import TAG_BYTES
 from holdfast.rules.rebuild import UNCOUNTED
 
 OperationKind = Literal["put", "patch", "delete"]
+Engine = Literal["embedded", "etcd"]
+"""Who keeps the order of a mesh: voters among its nodes, or an etcd."""
 NO_FIELDS: Final = b"{}"
 
 
@@ -119,6 +123,17 @@ class LeaseExpire(Body, frozen=True):
 class NodeLost(Body, frozen=True):
     silent_ms: int
     """For how long its coordinator had not heard of it."""
+
+
+class OrderMove(Body, frozen=True):
+    """Ends an incarnation of the order; the next one is kept by another engine."""
+
+    incarnation: int
+    """The one that ends. Where another one decides by now, nothing happens."""
+    engine: Engine
+    """Which keeps the next one."""
+    tag: bytes
+    """Tells the next incarnation from any other."""
 
 
 class TaskHandoff(Body, frozen=True):
@@ -279,6 +294,15 @@ def _check_back(envelope: Envelope, body: Nothing) -> None:
     names.check_peer(envelope.entity)
 
 
+def _check_move(envelope: Envelope, body: OrderMove) -> None:
+    if envelope.entity != ORDER:
+        raise BadEnvelope(f"a move is about {ORDER!r}, not {envelope.entity!r}")
+    if not 1 <= body.incarnation < limits.INCARNATION_MAX:
+        raise BadEnvelope(f"behind incarnation {body.incarnation} there is no other")
+    if len(body.tag) != TAG_BYTES:
+        raise BadEnvelope(f"the tag of an order has {TAG_BYTES} bytes, not {len(body.tag)}")
+
+
 def _check_handoff(envelope: Envelope, body: TaskHandoff) -> None:
     names.check_peer(body.holder)
     if body.to:
@@ -300,6 +324,9 @@ def check_ttl(ttl_ms: int) -> int:
     return ttl_ms
 
 
+MOVE: Final = "order.move"
+ORDER: Final = "order"
+"""What a move is about: there is one order in a mesh."""
 TASK_OPS: Final = frozenset(
     {"task.create", "task.claim", "task.release", "task.complete", "task.cancel"}
 )
@@ -312,6 +339,7 @@ _CHECKS: Final[dict[str, tuple[type[Body], Callable[[Envelope, Any], None]]]] = 
     "lease.expire": (LeaseExpire, _check_expire),
     "node.lost": (NodeLost, _check_lost),
     "node.back": (Nothing, _check_back),
+    MOVE: (OrderMove, _check_move),
     "task.handoff": (TaskHandoff, _check_handoff),
 }
 _BODIES: Final = {

@@ -153,11 +153,19 @@ class PutNode(msgspec.Struct, frozen=True, gc=False):
     row: NodeRow
 
 
+class PutOrder(msgspec.Struct, frozen=True, gc=False):
+    """The order ends with this entry; the next incarnation is kept by this engine."""
+
+    engine: Literal["embedded", "etcd"]
+    incarnation: int
+    tag: bytes
+
+
 class PutIntent(msgspec.Struct, frozen=True, gc=False):
     record: IntentRecord
 
 
-Write = PutEntity | PutLease | PutTask | PutNode | PutIntent
+Write = PutEntity | PutLease | PutTask | PutNode | PutOrder | PutIntent
 
 ClashKind = Literal["moved", "ahead", "covered"]
 

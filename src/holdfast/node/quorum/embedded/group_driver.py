@@ -281,9 +281,11 @@ class GroupDriver:
         """Stops leading at once, if this node leads."""
         self.handle(StepDown())
 
-    def end(self) -> None:
-        """The node stops: callers hear that their outcome is open."""
-        self.proposals.end_all()
+    def end(self, *, closed: bool = False) -> None:
+        """The node stops: callers hear that their outcome is open. `closed`: this node has folded
+        the end of the order, so whatever is open now was not committed before it.
+        """
+        self.proposals.end_all(ProposalEnd.CLOSED if closed else None)
         self.reads.end_all()
         self.changes.end_all()
         self.transfers.end_all(handed_over=False)

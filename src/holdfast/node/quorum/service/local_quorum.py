@@ -37,8 +37,14 @@ log = logging.getLogger("holdfast.quorum")
 class _Seat:
     """A mesh with its writes and its duties."""
 
-    def __init__(self, writes: StrongWrites, duties: CoordinatorDuties) -> None:
-        self.writes, self.duties = writes, duties
+    def __init__(
+        self,
+        writes: StrongWrites,
+        duties: CoordinatorDuties,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        """`before` ends what was here for another order: until then the queue is that one's."""
+        self.writes, self.duties, self._before = writes, duties, before
         writes.order.on_change = self._changed
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
@@ -53,6 +59,9 @@ class _Seat:
         await asyncio.shield(self.loading)
 
     async def _load(self) -> None:
+        if self._before is not None:
+            await asyncio.wait([self._before])
+            self._before = None
         await self.writes.replay.load()
         self.duties.load()
 
@@ -94,7 +103,8 @@ class LocalQuorum:
         self.settings = QuorumSettings()
         """As the operator has set them; they may change at any time."""
         self._seats: dict[str, _Seat] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._recorder = SnapshotRecorder(engine, write)
         self._recording: asyncio.Task[None] | None = None
 
@@ -122,10 +132,13 @@ class LocalQuorum:
         duties = CoordinatorDuties(
             self._engine, writes, self._heard, self._monotonic_ms, self._chance
         )
-        self._seats[mesh] = _Seat(writes, duties)
+        writes.on_late = lambda: self._came_late(mesh)
+        self._seats[mesh] = _Seat(writes, duties, self._leaving.get(mesh))
 
     def look(self, mesh: str) -> None:
         """The order of a mesh may be here now, or gone, or another one than before."""
+        if self._closed:
+            return
         try:
             self.begin(mesh)
         except NoVoters:
@@ -135,17 +148,29 @@ class LocalQuorum:
         """The order of a mesh is no longer here."""
         seat = self._seats.pop(mesh, None)
         if seat is not None:
-            leaving = asyncio.create_task(seat.close())
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._leaving[mesh] = asyncio.create_task(self._leave(mesh, seat))
+
+    async def _leave(self, mesh: str, seat: _Seat) -> None:
+        try:
+            await seat.close()
+        finally:
+            if self._leaving.get(mesh) is asyncio.current_task():
+                del self._leaving[mesh]
+
+    def _came_late(self, mesh: str) -> None:
+        """A write that an order left behind stands in the queue now."""
+        seat = self._seats.get(mesh)
+        if seat is not None:
+            seat.writes.replay.look_again()
 
     async def close(self) -> None:
+        self._closed = True
         if self._recording is not None:
             self._recording.cancel()
             await asyncio.gather(self._recording, return_exceptions=True)
         for mesh in list(self._seats):
             self.end(mesh)
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
 
     async def _seat(self, mesh: str) -> _Seat:
         """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
@@ -253,6 +278,11 @@ class LocalQuorum:
         self, mesh: str, voters: tuple[str, ...], *, engine: str = "embedded"
     ) -> OrderStatus:
         status = await self._operators.init(mesh, voters, engine=engine)
+        self.begin(mesh)
+        return status
+
+    async def move(self, mesh: str, voters: tuple[str, ...] = (), *, engine: str) -> OrderStatus:
+        status = await self._operators.move(mesh, voters, engine=engine)
         self.begin(mesh)
         return status
 
