@@ -46,6 +46,10 @@ class VoterNode:
         self._settings = Settings(bus=BusSettings(listen=listen, discovery="off"))
         self.is_up = True
 
+    async def up_alone(self) -> None:
+        """Its home is open, and nobody hears of it."""
+        self.node = holdfast.open(self.home)
+
     async def down(self) -> None:
         if self.is_up:
             self.is_up = False

@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.node.core.commit_view import CommittedState
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.fold_tasks import note_replaced
 from holdfast.node.core.write_queue import queue_get, queue_put
 from holdfast.rules.bodies import Body
 from holdfast.rules.envelope import Envelope, decode
@@ -38,6 +39,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import aside_id, id_text
 from holdfast.rules.lamport import highest_taken
+from holdfast.rules.merge import version_of
 from holdfast.rules.quorum.commit_record import decode_stored_record, encode_record
 from holdfast.rules.quorum.decide import Decision, as_recorded, commit_record, decide
 from holdfast.rules.quorum.fence import FenceToken
@@ -165,7 +167,7 @@ class CommitRun:
         offsets, waited = self._append(tx, counted)
         results = self._results(decided, offsets, standing.number)
         state.store(tx, offsets, self._ctx.now_ms())
-        self._follow(tx, mesh, counted)
+        self._follow(tx, mesh, counted, state)
         self._end_queued(tx, results, waited)
         self._end_voided(tx, state.voids)
         tx.quorum_put(_moved(state.standing, self._entries, counted, self._upto))
@@ -260,7 +262,9 @@ class CommitRun:
 
     # --- what follows, here ------------------------------------------------------------------
 
-    def _follow(self, tx: Transaction, mesh: MeshRow, counted: list[_Counted]) -> None:
+    def _follow(
+        self, tx: Transaction, mesh: MeshRow, counted: list[_Counted], state: CommittedState
+    ) -> None:
         """Moves our clock past the stamps, notes whom we have heard, and tells this node's user of
         tasks that were taken from it.
         """
@@ -283,6 +287,9 @@ class CommitRun:
             tx.peer_seen(
                 PeerRow(mesh=self._mesh, peer=peer, last_seen_at=now, last_lamport=lamport)
             )
+        for row, task in state.replaced():
+            by = next(one.envelope for one in counted if one.envelope.entity == row.task)
+            note_replaced(tx, self._ctx, row, task, version_of(by))
         for one in counted:
             if one.envelope.op == _HANDOFF and one.decision.outcome is Outcome.APPLIED:
                 self._warn(tx, one)

@@ -76,12 +76,13 @@ from holdfast.rules.quorum.intents import (
     LeaseRelease,
     LeaseRenew,
     OrderMove,
+    TaskAdopt,
     TaskHandoff,
     decode_intent,
 )
 from holdfast.rules.quorum.lease import rule_lease
 from holdfast.rules.quorum.order_move import rule_move
-from holdfast.rules.quorum.task_turns import rule_handoff, rule_node, rule_turn
+from holdfast.rules.quorum.task_turns import rule_adopt, rule_handoff, rule_node, rule_turn
 from holdfast.rules.quorum.view import (
     Clash,
     EntityRevision,
@@ -165,6 +166,8 @@ def _rule(
         return rule_lease(view, envelope, body, fence, committed_at)
     if isinstance(body, OrderMove):
         return rule_move(body, fence)
+    if isinstance(body, TaskAdopt):
+        return rule_adopt(view, envelope, body)
     if isinstance(body, TaskHandoff):
         return rule_handoff(view, envelope, body)
     if envelope.op.startswith("node."):

@@ -7,9 +7,15 @@ later can take its place. The rules of a single turn are those of `holdfast.rule
 A task of a lost node changes hands by `task.handoff`: in one entry it is released in the name of
 its holder, which opens the next generation, and claimed by whoever is to go on. The old holder's
 own turns name the generation before, so they lose, whenever they come.
+
+A task from before there were voters is none of theirs until `task.adopt` brings it into the order,
+with the turns that one node had of it: the first adoption stands. From then on it is what the order
+makes of it, on every node, whatever stamps had made of it there (docs/decisions, 0087).
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from holdfast.rules import tasks
 from holdfast.rules.bodies import Body, TaskCreate, TaskTurn
@@ -24,7 +30,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.order import Version
 from holdfast.rules.quorum.entities import MESH_SETTINGS_ID, PARK, TO_LOCAL, read_fields
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.intents import NodeLost, TaskHandoff
+from holdfast.rules.quorum.intents import NodeLost, TaskAdopt, TaskHandoff
 from holdfast.rules.quorum.view import NodeRow, PutNode, PutTask, Ruling, View, holder_of
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.tasks import DISCARDED, Task, Turn
@@ -48,6 +54,23 @@ def rule_turn(view: View, envelope: Envelope, body: Body) -> Ruling:
     after, judged = tasks.step(task or Task(), turn)
     outcome = Outcome.SUPERSEDED if judged.event in DISCARDED else Outcome.APPLIED
     return Ruling(outcome=outcome, writes=(PutTask(envelope.entity, after, judged),))
+
+
+def rule_adopt(view: View, envelope: Envelope, body: TaskAdopt) -> Ruling:
+    """What the adoption of a task does: its turns are folded in stamp order, once and for all."""
+    if view.task(envelope.entity) is not None:
+        return Ruling(outcome=Outcome.SUPERSEDED)
+    turns = [Turn(*msgspec.structs.astuple(turn)) for turn in body.turns]
+    task, history, standings = tasks.fold_with_standings(turns)
+    writes = [
+        PutTask(
+            envelope.entity,
+            msgspec.structs.replace(task, **msgspec.structs.asdict(standing)),
+            judged,
+        )
+        for judged, standing in zip(history, standings, strict=True)
+    ]
+    return Ruling(outcome=Outcome.APPLIED, writes=tuple(writes))
 
 
 def rule_handoff(view: View, envelope: Envelope, body: TaskHandoff) -> Ruling:

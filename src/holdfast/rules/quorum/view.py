@@ -123,7 +123,8 @@ class View(Protocol):
 
     def lease(self, name: str) -> LeaseRow | None: ...
 
-    def task(self, id: str) -> Task | None: ...
+    def task(self, id: str) -> Task | None:
+        """A task that an entry has created or adopted; others are not the quorum's."""
 
     def tasks_of(self, holder: str, limit: int) -> Sequence[tuple[str, Task]]:
         """Tasks that a peer holds, in the order of their ids."""

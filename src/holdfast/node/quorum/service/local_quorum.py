@@ -17,6 +17,7 @@ from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.api import ReadDemand, ReplaySummary, StrongReceipt
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
+from holdfast.node.quorum.service.adoption import TaskAdoption
 from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.operators import QuorumOperators
@@ -25,6 +26,7 @@ from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.node.settings import QuorumSettings
 from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
 from holdfast.rules.limits import (
+    QUORUM_CHANGE_MS,
     QUORUM_WAIT_MS_MAX,
     SECOND_MS,
 )
@@ -41,10 +43,12 @@ class _Seat:
         self,
         writes: StrongWrites,
         duties: CoordinatorDuties,
+        adoption: TaskAdoption,
         before: asyncio.Task[None] | None,
     ) -> None:
         """`before` ends what was here for another order: until then the queue is that one's."""
         self.writes, self.duties, self._before = writes, duties, before
+        self.adoption = adoption
         writes.order.on_change = self._changed
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
@@ -64,8 +68,10 @@ class _Seat:
             self._before = None
         await self.writes.replay.load()
         self.duties.load()
+        self.adoption.start()
 
     def _changed(self) -> None:
+        self.adoption.wake()
         self.writes.changed()
         self.duties.wake()
 
@@ -76,6 +82,7 @@ class _Seat:
     async def close(self) -> None:
         self.loading.cancel()
         await asyncio.gather(self.loading, return_exceptions=True)
+        await self.adoption.close()
         await self.duties.close()
         await self.writes.close()
 
@@ -133,7 +140,8 @@ class LocalQuorum:
             self._engine, writes, self._heard, self._monotonic_ms, self._chance
         )
         writes.on_late = lambda: self._came_late(mesh)
-        self._seats[mesh] = _Seat(writes, duties, self._leaving.get(mesh))
+        adoption = TaskAdoption(self._engine, self._write, writes)
+        self._seats[mesh] = _Seat(writes, duties, adoption, self._leaving.get(mesh))
 
     def look(self, mesh: str) -> None:
         """The order of a mesh may be here now, or gone, or another one than before."""
@@ -195,7 +203,10 @@ class LocalQuorum:
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
         within = _patience(timeout_ms, self.settings.commit_timeout_ms)
-        return await (await self._writes(mesh)).intend(op, entity, body, id, within)
+        seat = await self._seat(mesh)
+        if not seat.adoption.is_done and op.startswith("task."):
+            await seat.adoption.done(within)  # else a task that is here would not be known
+        return await seat.writes.intend(op, entity, body, id, within)
 
     async def confirm(
         self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
@@ -278,7 +289,7 @@ class LocalQuorum:
         self, mesh: str, voters: tuple[str, ...], *, engine: str = "embedded"
     ) -> OrderStatus:
         status = await self._operators.init(mesh, voters, engine=engine)
-        self.begin(mesh)
+        await (await self._seat(mesh)).adoption.done(QUORUM_CHANGE_MS)
         return status
 
     async def move(self, mesh: str, voters: tuple[str, ...] = (), *, engine: str) -> OrderStatus:
