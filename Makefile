@@ -5,7 +5,8 @@
 .PHONY: help sync test check fix docs demo bench soak load lock clean
 
 PYTHON ?= python3
-WORKERS ?= auto
+# One more than there are cores: tests wait about a fifth of their time, for an election, a disk or a process.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq

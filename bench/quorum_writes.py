@@ -25,12 +25,11 @@ from bench._quorum_rivals import KEYS, Measured, etcd, jetstream
 from bench._voter import MESH, body_of
 from bench._voters import Voter, leader_of, spent, until, voters
 from holdfast.node.core.commit import CommitRun, CommittedEntry
-from holdfast.rules.envelope import Envelope, encode
+from holdfast.rules.envelope import UNCOUNTED, Envelope, encode
 from holdfast.rules.ids import uuid7
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import entity_name, intent_fingerprint
 from holdfast.rules.quorum.state_rows import QuorumRow
-from holdfast.rules.rebuild import UNCOUNTED
 
 ROUNDS = 3
 ROUND_S = 2.5

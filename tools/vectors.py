@@ -305,6 +305,7 @@ def all_frames() -> dict[str, Any]:
         frames.QueueMessage("team", "jobs", 7, lease, 1, 30_000, _id(92), raw),
         frames.Refusal("team", frames.WireError("not_a_member", "…")),
         frames.SnapshotWanted("team"),
+        frames.CommitsAt("team", 7),
         frames.Hello("ana", bytes(32), bytes(32), bytes(64), {"mesh_sync": 1}),
         frames.Follow("team", 2, 44),
         frames.Unfollow("team"),

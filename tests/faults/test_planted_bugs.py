@@ -29,14 +29,36 @@ from support.power import FailedSync, check, leave, prepare, start, stubborn
 pytestmark = [pytest.mark.faults, pytest.mark.sim, pytest.mark.timeout(900)]
 
 WORLDS_MAX = 60
-FIRST = {"mark before row": 31, "numbers again after restore": 3}
+FIRST = {
+    "way forgotten (zones)": 20,
+    "truncated ids forgotten (zones)": 6,
+    "cursor before rows (delivery)": 5,
+    "epoch ignored (delivery)": 8,
+    "forgotten not put back (delivery)": 8,
+    "lease not asked for (delivery)": 3,
+    "late before it is sent (delivery)": 28,
+    "whole group again (delivery)": 28,
+    "backfill in two steps (delivery)": 3,
+    "published by the log alone (delivery)": 2,
+    "joined without the snapshot (delivery)": 2,
+    "messages sent however old (delivery)": 19,
+    "swept by any clock (delivery)": 4,
+    "leaps counted (delivery)": 2,
+    "mark before row (bus)": 19,
+    "numbers again after restore (bus)": 31,
+}
 """The world in which a bug was found, where that is not one of the first ones: it is tried first.
-If the code has changed since and nothing happens there, the search goes through the others.
+If the code has changed since and nothing happens there, the search goes through the others, and
+says where it found it: a search through thirty worlds costs as much as a thousand other tests.
 """
 LARGE = b"large content " * 6000
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.name} ({bug.finder})")
+def _title(bug: Bug) -> str:
+    return f"{bug.name} ({bug.finder})"
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=_title)
 def test_R1_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
     found = _in_a_world(bug) if bug.finder in WORLDS else FINDERS[bug.finder]()
@@ -46,7 +68,7 @@ def test_R1_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) ->
 
 def _in_a_world(bug: Bug) -> str:
     tell, seeds = WORLDS[bug.finder]
-    first = [FIRST[bug.name]] if bug.name in FIRST else []
+    first = [FIRST[_title(bug)]] if _title(bug) in FIRST else []
     for seed in dict.fromkeys((*first, *seeds)):
         try:
             tell(seed)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import apsw
 import pytest
 
-from support.quorum_processes import Told, VoterGroup, tell, three_voters
+from support.quorum_processes import NEVER, Told, VoterGroup, tell, three_voters
 from support.seeds import seeds
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
@@ -82,3 +84,26 @@ def _check_worth(told: Told) -> None:
     writes = [at for _, at in told.acknowledged]
     assert min(writes) < struck, "nothing was acknowledged before the fault"
     assert max(writes) > healed, "nothing was acknowledged after it"
+
+
+def test_Q4_a_lock_on_the_data_of_all_voters_for_seconds_causes_no_election(
+    group: VoterGroup,
+) -> None:
+    """Votes and terms have a file of their own: another process that holds the write lock of a
+    home, longer than an election takes, delays writes and deposes nobody.
+    """
+    before = group.leader().order()
+    with ExitStack() as stack:
+        for voter in group.voters.values():
+            held = stack.enter_context(closing(apsw.Connection(str(voter.home / "data.db"))))
+            held.execute("BEGIN IMMEDIATE")
+        # So long is the claim: more than one election timeout, which is 1 to 2 s.
+        NEVER.wait(3)
+    told = tell(group, calls=30, seed=1, prefix="locked-", faults=[])
+    assert len([call for call in told.history if call.ended is not None]) == 30
+    for voter in group.voters.values():
+        after = voter.order()
+        assert (after["lease_epoch"], after["coordinator"]) == (
+            before["lease_epoch"],
+            before["coordinator"],
+        )

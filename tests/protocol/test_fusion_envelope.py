@@ -103,6 +103,8 @@ def test_Q2_minor_versions_are_read_and_their_fields_kept() -> None:
         ({"createdAt": "yesterday"}, BadInput),
         ({"fenceToken": "9"}, BadInput),
         ({"fenceToken": str(fence(1, 2)), "leaseEpoch": 3}, BadEnvelope),
+        ({"leaseEpoch": 3, "precondition": {"expectedEpoch": 2}}, BadEnvelope),
+        ({"originSeq": 1 << 70}, BadEnvelope),
         ({"precondition": {"baseRevision": -1}}, BadInput),
         ({"precondition": {"lease": "deploy"}}, BadEnvelope),
         ({"precondition": {"lease": "deploy", "fence": "9"}}, BadInput),

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.rules import bodies
+from holdfast.rules.audit_chain import AuditChain, next_event
 from holdfast.rules.bodies import (
     OPS,
+    AuditAppend,
     Body,
     Fact,
     FileShare,
@@ -86,6 +88,10 @@ def store(**fields: Any) -> VectorStore:
     return VectorStore(**whole)
 
 
+EVENT = next_event(
+    AuditChain("team", "activityLog", "bob", 1), None, id=make_id(7), at=5, payload=b'{"a":1}'
+)
+AUDITED = AuditAppend(1, 1, EVENT.at, EVENT.previous, EVENT.hash, EVENT.payload)
 GOOD: list[tuple[str, str, Body]] = [
     ("state.set", "k", StateSet(b'{"a":[1,null]}')),
     ("state.delete", "k", Nothing()),
@@ -105,6 +111,7 @@ GOOD: list[tuple[str, str, Body]] = [
     ("task.cancel", TASK, Nothing()),
     ("fact.append", "s", Fact("is", b"true")),
     ("fact.append", "s", Fact("shows", b"null", (b"\1" * 32, b"\2" * 32))),
+    ("audit.append", "activityLog", AUDITED),
     ("message.send", "topic/news", MessageSend(b"\0\xff", "x/y")),
     ("message.send", f"dm/{'a' * 64}", MessageSend(b"")),
     ("message.send", "queue/a/b", MessageSend(b"x" * MESSAGE_BYTES_MAX)),
@@ -115,6 +122,8 @@ def destined(op: str, entity: str) -> dict[str, Any]:
     """Messages bear their destination twice: for people who look at the log, and for the broker."""
     if op == "task.create":
         return {"id": parse_id(entity)}
+    if op == "audit.append":
+        return {"id": EVENT.id}
     return {"to": tuple(entity.split("/", 1))} if op == "message.send" else {}
 
 

@@ -74,7 +74,7 @@ def test_Q1_no_strong_write_is_ever_made_local(data_class: DataClass, voters: bo
 
 
 def test_Q1_every_family_of_a_node_has_its_data_class() -> None:
-    families = ["memory", "state", "vector", "file", "task", "fact", "message", "peer"]
+    families = ["memory", "state", "vector", "file", "task", "fact", "message", "audit", "peer"]
     assert list(FAMILIES) == families
     found = [write_class_of(data_class_of(family), voters=False) for family in families]
     assert found == [
@@ -85,6 +85,7 @@ def test_Q1_every_family_of_a_node_has_its_data_class() -> None:
         "queued",
         "append-only",
         "queued",
+        "append-only",
         "local",
     ]
     assert write_class_of(data_class_of("task"), voters=True) is WriteClass.STRONG

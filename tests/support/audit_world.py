@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.pipeline.audits.live_facts import LogFacts
@@ -15,8 +16,10 @@ from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.reads import PART, Read, as_rows
 from holdfast.pipeline.lake.schema import arrow_schema
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.envelope import Fence, encode
 from holdfast.rules.ids import id_text
+from holdfast.rules.rebuild import rebuild_event
 from support.envelopes import envelope, make_id
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -83,6 +86,12 @@ class World:
         """A strong write in a log that is in order."""
         raw = encode(envelope("state.set", "k", write_class="strong", fence=fence))
         given = {"raw": raw, "write_class": "strong", **more}
+        return self.entry(mesh, offset, mesh, mesh, offset, offset, **given)
+
+    def event(self, offset: int, mesh: str, event: AuditRow) -> str:
+        """An event of an audit stream in a log that is in order."""
+        raw = rebuild_event(msgspec.structs.replace(event, lamport=offset))
+        given = {"op": "audit.append", "family": "audit", "entity": event.stream, "raw": raw}
         return self.entry(mesh, offset, mesh, mesh, offset, offset, **given)
 
     def turn(self, task: str, lamport: int, peer: str, kind: str, event: str, **more: Any) -> str:

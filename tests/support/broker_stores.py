@@ -47,6 +47,7 @@ class Vandal(Protocol):
     async def lose_message(self, store: BrokerStore, mesh: str, seq: int) -> None: ...
     async def lose_dedupe(self, store: BrokerStore, mesh: str, id: bytes) -> None: ...
     async def move_dedupe(self, store: BrokerStore, mesh: str, id: bytes, seq: int) -> None: ...
+    async def lose_commit(self, store: BrokerStore, mesh: str, number: int) -> None: ...
     async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
         """Kind and reference in a dedupe row, as the store keeps them."""
 
@@ -95,6 +96,10 @@ class SqliteVandal:
         where = "mesh = (SELECT number FROM mesh WHERE slug = ?2) AND id = ?3"
         self._do(store, f"UPDATE dedupe SET seq = ?1 WHERE {where}", (seq, mesh, id))
 
+    async def lose_commit(self, store: BrokerStore, mesh: str, number: int) -> None:
+        where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND number = ?"
+        self._do(store, f"DELETE FROM commit_line WHERE {where}", (mesh, number))
+
     async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
         where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
         kind, ref = self._do(store, f"SELECT kind, ref FROM dedupe WHERE {where}", (mesh, id)).get
@@ -116,6 +121,10 @@ class PostgresVandal:
     async def move_dedupe(self, store: BrokerStore, mesh: str, id: bytes, seq: int) -> None:
         sql = "UPDATE dedupe SET seq = $3 WHERE {mesh} AND id = $2"
         await self._do(store, sql, mesh, id, seq)
+
+    async def lose_commit(self, store: BrokerStore, mesh: str, number: int) -> None:
+        sql = "DELETE FROM commit_line WHERE {mesh} AND number = $2"
+        await self._do(store, sql, mesh, number)
 
     async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
         assert isinstance(store, PostgresBrokerStore)

@@ -104,6 +104,12 @@ class MemoryLink:
         self.rtt_ms = 0.1
         return 0.1
 
+    def stop_reading(self) -> None:
+        self.other.is_held = True
+
+    def read_on(self) -> None:
+        self.other.let_go()
+
     def blame(self, error: HoldfastError) -> None:
         self.faults.append(error)
 

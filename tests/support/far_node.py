@@ -13,6 +13,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
+from holdfast.protocol.commit_page import StateObject
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import (
@@ -174,6 +175,9 @@ class FarLine:
         return {}
 
     def commits_page(self, mesh: str, first: int) -> bytes:
+        raise AssertionError("nothing is committed here")
+
+    def committed_state(self, mesh: str, have: int) -> StateObject:
         raise AssertionError("nothing is committed here")
 
     def object_size(self, sha: str) -> int | None:

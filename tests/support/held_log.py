@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.logs.log import LogBounds, ReadableLog
+from holdfast.pipeline.logs.log import LogBounds, ReadableLog, ReadCommit
 from holdfast.rules.filters import EVERYTHING, Filter
 from support.waiting import until
 
@@ -33,7 +33,7 @@ class PassingLog:
     ) -> Iterator[pa.RecordBatch]:
         yield from self.log.batches(epoch, start, stop, filter)
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
         yield from self.log.commits(known)
 
     def register(self, consumer: str, start: int) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from holdfast.rules.digests import MeshEntity
 from holdfast.rules.order import Version
+from holdfast.rules.quorum.fence import FenceToken
+from holdfast.rules.quorum.view import EntityRow
 from holdfast.rules.rows import (
     Entry,
     FileRow,
@@ -93,6 +96,24 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         against=st.none() | VERSIONS,
         title=TEXTS,
         description=TEXTS,
+    ),
+    "entities": st.builds(
+        MeshEntity,
+        TEXTS,
+        st.builds(
+            EntityRow,
+            type=TEXTS,
+            id=TEXTS,
+            revision=LONGS,
+            fields=JSON,
+            parent=TEXTS,
+            deleted=st.booleans(),
+            whole=st.booleans(),
+            origin=TEXTS,
+            lamport=LONGS,
+            fence=st.builds(FenceToken, LONGS, LONGS, TEXTS, LONGS),
+            committed_at=TIMES,
+        ),
     ),
     "log": st.builds(
         Entry, LONGS, IDS, TEXTS, TEXTS, TEXTS, TEXTS, LONGS, LONGS, st.binary(max_size=8)

@@ -17,16 +17,25 @@ from pyspark.sql.types import TimestampType
 
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import BRONZE, SILVER
+from holdfast.pipeline.lake.schema import BRONZE, FAMILY_OF, SILVER
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import decode_header
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.bodies import Fact, MessageSend, decode_body, family_of
+from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import decode
 from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
+from holdfast.rules.quorum.commit_record import decode_stored_record
+from holdfast.rules.quorum.intents import EntityChange, decode_intent
+from holdfast.rules.quorum.past import operation_on
+from holdfast.rules.quorum.state_rows import CommitRow
+from holdfast.rules.quorum.view import EntityRow
 from holdfast.storage.ports import Reader, Store
 
 _ALL = 1 << 40
+STAMPED = tuple(name for name in SILVER if FAMILY_OF[name] != "entity")
+"""The tables that have rows without a quorum."""
 
 Row = tuple[Any, ...]
 Rows = dict[str, list[Row]]
@@ -51,13 +60,58 @@ def held(store: Store) -> Rows:
 def _of_mesh(reader: Reader, mesh: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from (("state", _plain(row)) for row in reader.state_scan(mesh, "", "", _ALL))
     yield from (("memory", _plain(row)) for row in reader.memory_scan(mesh, None, ("", ""), _ALL))
+    for audited in reader.audit_scan(mesh, None, None, ("", "", -1, 0), _ALL):
+        yield "audit_events", _event(audited)
     yield from (("files", _plain(row)) for row in reader.file_scan(mesh, None, ("", ""), _ALL))
     for _, vector in reader.vector_scan(mesh, None, 0, _ALL, live_only=False):
         yield "vectors", _plain(vector)
     for task in reader.task_scan(mesh, None, "", _ALL, known_only=False):
-        yield "tasks", _plain(task)
-        for event in reader.task_events(mesh, task.task):
-            yield "task_events", _plain(event)
+        events = reader.task_events(mesh, task.task)
+        number = max(event.place for event in events) // 2 or None
+        yield "tasks", {**_plain(task), "number": number}
+        for event in events:
+            number = event.place // 2 or None
+            yield "task_events", {**_plain(event), "number": number}
+    commits = {row.number: row for row in reader.commit_range(mesh, 0, _ALL)}
+    for type in ENTITY_TYPES:
+        for entity in reader.entity_list(mesh, type, "", _ALL, live_only=False):
+            yield from _entity(reader, mesh, entity, commits)
+
+
+def _entity(
+    reader: Reader, mesh: str, row: EntityRow, commits: dict[int, CommitRow]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An entity, and each of its revisions with the commit and the envelope that made it."""
+    made: dict[str, Any] = {}
+    for revision in reader.entity_revisions(mesh, row.type, row.id, 0, _ALL):
+        commit = commits[revision.number]
+        record, entry = decode_stored_record(commit.record), reader.log_get(commit.offset)
+        assert entry is not None
+        envelope = decode(entry.raw)
+        change = decode_intent(envelope)
+        assert isinstance(change, EntityChange)
+        operation = operation_on(change, row.type, row.id)
+        made = {
+            **{"mesh": mesh, "type": row.type, "entity": row.id, "revision": revision.revision},
+            **{"lamport": envelope.lamport, "peer": envelope.origin, "id": id_text(envelope.id)},
+            **{"updated_at": envelope.created_at, "number": revision.number},
+            **{"committed_at": record.committed_at, **msgspec.structs.asdict(record.fence)},
+        }
+        fields = {"fields": operation.fields.decode(), "removed": list(operation.removed)}
+        yield "entity_revisions", {**made, **fields, "kind": operation.kind}
+    fence = msgspec.structs.asdict(row.fence)
+    assert {**made, "revision": row.revision, "peer": row.origin, **fence} == made
+    last = {"fields": row.fields.decode(), "parent": row.parent, "whole": row.whole}
+    yield "entities", {**made, **last, "tombstone": row.deleted}
+
+
+def _event(row: AuditRow) -> dict[str, Any]:
+    return {
+        **{"mesh": row.mesh, "stream": row.stream, "origin_epoch": row.epoch, "seq": row.seq},
+        **{"event_time": row.at, "payload": row.payload.decode(), "hash": row.hash.hex()},
+        **{"previous": row.previous.hex(), "lamport": row.lamport, "peer": row.origin},
+        **{"id": id_text(row.id), "created_at": row.at},
+    }
 
 
 def _facts(reader: Reader) -> Iterator[dict[str, Any]]:

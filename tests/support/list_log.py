@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.pipeline.logs.arrow import from_columns
-from holdfast.pipeline.logs.log import LogBounds, check_range, reading
+from holdfast.pipeline.logs.log import LogBounds, ReadCommit, check_range, reading
 from holdfast.rules.envelope import decode_stored
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.ids import id_text
@@ -51,7 +51,7 @@ class ListLog:
     def place(self) -> LogBounds:
         return LogBounds(self.name, 1, 1, max((one.offset for one in self.entries), default=0))
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
         return iter(())
 
     def batches(

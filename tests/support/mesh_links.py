@@ -86,6 +86,11 @@ class MemoryLink:
         self.other._credit[stream] += size
         self.other._room.set()
 
+    def stop_reading(self) -> None:
+        raise AssertionError("pages of a mesh take no more than a turn")
+
+    def read_on(self) -> None: ...
+
     def blame(self, error: HoldfastError) -> None:
         self.blamed.append(error)
 

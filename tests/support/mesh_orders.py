@@ -35,6 +35,8 @@ class SharedOrder:
         self.mesh = mesh
         self.entries: list[CommittedEntry] = []
         self.nodes: dict[str, NodeOrder] = {}
+        self.voteless: set[str] = set()
+        """Nodes that take part without belonging to the group of voters."""
         self.coordinator = ""
         self.epoch = 1
         self.has_quorum = True
@@ -176,6 +178,7 @@ class NodeOrder:
                 heard_ms=None if peer == self.peer else self.heard.get(peer, 0),
             )
             for number, (peer, node) in enumerate(shared.nodes.items(), 1)
+            if peer not in shared.voteless
         )
         since = self.confirmed_at
         return OrderStatus(

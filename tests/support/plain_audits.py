@@ -11,6 +11,10 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
+from holdfast.rules.audit_chain import AuditRow, is_whole
+from holdfast.rules.bodies import AuditAppend
 from holdfast.rules.envelope import decode_trusted
 from support.audit_world import Row, World
 
@@ -36,6 +40,7 @@ def everything(world: World, consumer: str) -> list[Said]:
         *numbers(world),
         *own_order(world),
         *fences(world),
+        *chains(world),
         *frontiers(world, consumer),
         *claims(world),
         *refusals(world),
@@ -215,6 +220,32 @@ def own_order(world: World) -> Iterator[Said]:
                     f"after number {before['seq']} at offset {before['offset']}"
                 )
                 yield said("stamps", "finding", detail, row, *PLACE_ID, "mesh", "origin")
+
+
+def chains(world: World) -> Iterator[Said]:
+    """Events of audit streams, chain by chain, each beside the one before it."""
+    last: tuple[Any, AuditRow] | None = None
+    events = [
+        (row, AuditAppend.event(msgspec.msgpack.decode(e.body, type=AuditAppend), e))
+        for row in world.rows["bronze"]
+        if row["op"] == "audit.append" and (e := decode_trusted(row["raw"]))
+    ]
+    for row, event in sorted(events, key=lambda pair: (*pair[1].chain, pair[1].seq)):
+        known = None if last is None or last[1].chain != event.chain else last[1]
+        before = 0 if known is None else known.seq
+        last = row, event
+        if not is_whole(event):
+            detail = f"event {event.seq} does not hash to what it bears, {event.hash.hex()}"
+            yield said("audit_chains", "finding", detail, row)
+        elif known is not None and event.seq == before:
+            detail = f"two events have the number {event.seq}; one of them has the hash "
+            yield said("audit_chains", "finding", detail + event.hash.hex(), row)
+        elif known is not None and event.seq == before + 1 and event.previous != known.hash:
+            detail = f"event {event.seq} does not bind to event {before}"
+            yield said("audit_chains", "finding", detail, row)
+        if event.seq > before + 1:
+            detail = f"the events {before + 1} to {event.seq - 1} are missing before event "
+            yield said("audit_chains", "notice", f"{detail}{event.seq}", row)
 
 
 def fences(world: World) -> Iterator[Said]:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from holdfast.rules.bodies import Body, Nothing, encode_body, encode_value
-from holdfast.rules.envelope import Envelope
+from holdfast.rules.envelope import UNCOUNTED, Envelope
 from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.quorum.commit_record import encode_record
 from holdfast.rules.quorum.decide import Decision, commit_record, decide
@@ -32,7 +32,6 @@ from holdfast.rules.quorum.view import (
     PutTask,
     Write,
 )
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.tasks import Judged, Task
 from support.envelopes import MESH, make_id
 from support.source import START_MS

@@ -88,6 +88,7 @@ class Story:
             (1, lambda peer: peer.mesh.tasks.complete(self._task())),
             (1, lambda peer: peer.mesh.tasks.cancel(self._task())),
             (2, lambda peer: peer.mesh.facts.append(self._key(), "is", self.done)),
+            (1, lambda peer: peer.mesh.audit.append("activityLog", self.done)),
             (2, self._retry),
             (1, self._restore),
             (14, self._deliver),

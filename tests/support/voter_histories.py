@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from holdfast.node.core.commit import CommittedEntry
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import entry_of, past_of, row_of
 from holdfast.node.quorum.embedded.open_proposals import AppliedProposal, ProposalAnswer
-from holdfast.node.quorum.embedded.ports import Folded, Wrote
+from holdfast.node.quorum.embedded.ports import Folded, GroupHooks, Wrote
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config, first_config
 from holdfast.rules.quorum.raft.effects import ChangeOutcome, RaftWrite
@@ -35,10 +35,13 @@ from support.linearizability import Call
 SCOPE: Final = "team"
 TAG: Final = b"group of history"
 NAMES: Final = ("ana", "bob", "cai")
+NEW: Final = "dee"
+"""Who is added where members change."""
 WAYS: Final = tuple((one, other) for one in NAMES for other in NAMES if one != other)
 """The six directed ways between three voters: 64 sets of them can be cut."""
 TICK_MS: Final = 100
 START_MS: Final = 1_700_000_000_000
+HOUR_MS: Final = 3_600_000
 PATIENCE_TICKS: Final = 12
 KEYS: Final = ("x", "y", "z", "u", "v")
 THINK_MS_MAX: Final = 500
@@ -112,13 +115,17 @@ class Voter:
         self.soon(TICK_MS, self._tick)
         self.driver.tick(self.world.chance.randrange(1 << 16))
 
-    def arrive(self, message: Message) -> None:
-        self._act(self.life, lambda: self.driver.receive(message) if self.driver else None)
+    def arrive(self, source: str, message: Message) -> None:
+        contact = GroupMember(message.sender, source, b"", "learner")
+        self._act(self.life, lambda: self.driver.receive(message, contact) if self.driver else None)
 
     # --- VoterNet ------------------------------------------------------------------------------
 
     def send(self, to: GroupMember, message: Message) -> None:
         self.world.carry(self.name, to.peer, message)
+
+    def has_room(self, to: GroupMember) -> bool:
+        return True
 
     # --- GroupDisk -----------------------------------------------------------------------------
 
@@ -197,8 +204,10 @@ class HistoryWorld:
     def carry(self, source: str, target: str, message: Message) -> None:
         if (source, target) in self.cut or self.chance.random() < self.loss:
             return
+        if target not in self.voters:
+            return  # it was added a moment ago, and does not know of it yet
         delay = self.chance.uniform(0.2, self.delay_ms)
-        self.at(delay, lambda: self.voters[target].arrive(message))
+        self.at(delay, lambda: self.voters[target].arrive(source, message))
 
     def applied(self, name: str, entries: Sequence[CommittedEntry]) -> None:
         for entry in entries:
@@ -315,15 +324,12 @@ def _strike(world: HistoryWorld, voter: Voter, what: str) -> None:
         voter.pause()
         world.at(later, voter.resume)
     elif what == "isolate":
-        # Whoever leads still believes it for a while, and others are elected meanwhile.
-        name = (_leader(world) or voter).name
-        world.cut.update(way for way in WAYS if name in way)
-        world.at(max(later, 1500), world.cut.clear)
+        _isolate(world, _leader(world) or voter, max(later, 1500))
     elif what == "slow":
         voter.disk_ms = 300
         world.at(later, partial(setattr, voter, "disk_ms", DISK_MS_MAX))
     elif what == "clock":
-        voter.clock_ms = world.chance.choice((-3_600_000, 3_600_000))
+        voter.clock_ms = world.chance.choice((-HOUR_MS, HOUR_MS))
     elif what == "loss":
         world.loss, world.delay_ms = 0.1, 60.0
         world.at(later, partial(setattr, world, "loss", 0.0))
@@ -340,26 +346,77 @@ def _strike(world: HistoryWorld, voter: Voter, what: str) -> None:
         voter.driver.step_down()
 
 
+def _isolate(world: HistoryWorld, voter: Voter, for_ms: float) -> None:
+    """Whoever leads still believes it for a while, and others are elected meanwhile."""
+    world.cut.update(way for way in WAYS if voter.name in way)
+    world.at(for_ms, world.cut.clear)
+    if world.chance.random() < 0.5:  # its clock says that no time has passed
+        voter.clock_ms -= HOUR_MS
+
+
 def change_members(world: HistoryWorld) -> None:
-    """Takes the vote from one of the others, through whoever leads."""
+    """Takes the vote from one of the others, through whoever leads, and gives it to a new node."""
+    AskMembers(world).ask()
 
-    def remove() -> None:
-        leader = _leader(world)
-        if leader is None or leader.driver is None:
-            world.at(TICK_MS, remove)
-            return
-        config = leader.driver.state.log.config
-        others = [one for one in config.members if one.id != leader.driver.state.me]
-        if not others:
-            return
-        gone = world.chance.choice(others)
-        leader.driver.change(ChangeMembers("remove", gone.id), PATIENCE_TICKS, removed)
 
-    def removed(outcome: ChangeOutcome | None) -> None:
+class AskMembers:
+    """One change after the other, each until a leader has carried it out."""
+
+    def __init__(self, world: HistoryWorld) -> None:
+        self._world = world
+        self._steps = [self._remove, self._add, self._promote]
+        self._new = 0
+
+    def ask(self) -> None:
+        self._world.at(self._world.chance.uniform(1500, 3000), self._step)
+
+    def _step(self) -> None:
+        leader = _leader(self._world)
+        if leader is None or leader.driver is None or leader.paused is not None:
+            self._world.at(TICK_MS, self._step)
+            return
+        leader.driver.change(self._steps[0](leader.driver), PATIENCE_TICKS, self._changed)
+
+    def _remove(self, driver: GroupDriver) -> ChangeMembers:
+        members = driver.state.log.config.members
+        others = [one.id for one in members if one.id != driver.state.me]
+        return ChangeMembers("remove", self._world.chance.choice(others))
+
+    def _add(self, driver: GroupDriver) -> ChangeMembers:
+        return ChangeMembers("add", peer=NEW, key=NEW.encode() * 8)
+
+    def _promote(self, driver: GroupDriver) -> ChangeMembers:
+        return ChangeMembers("promote", self._new)
+
+    def _changed(self, outcome: ChangeOutcome | None) -> None:
+        world = self._world
         if outcome is None or not outcome.index:
-            world.at(TICK_MS, remove)
+            self._find()
+            world.at(TICK_MS, self._step)
+            return
+        done = self._steps.pop(0)
+        if done == self._add:
+            self._begin(outcome.id)
+        if self._steps:
+            world.at(TICK_MS, self._step)
 
-    world.at(world.chance.uniform(1500, 3000), remove)
+    def _find(self) -> None:
+        """A change without an answer may have happened all the same."""
+        leader = _leader(self._world)
+        members = leader.driver.state.log.config.members if leader and leader.driver else ()
+        new = [one for one in members if one.peer == NEW]
+        if self._steps[0] == self._remove and members and len(members) < len(NAMES):
+            self._steps.pop(0)
+        elif self._steps[0] == self._add and new:
+            self._steps.pop(0)
+            self._begin(new[0].id)
+
+    def _begin(self, id: int) -> None:
+        self._new = id
+        if NEW not in self._world.voters:
+            voter = self._world.voters[NEW] = Voter(self._world, NEW, id)
+            voter.log.join(SCOPE, incarnation=1, tag=TAG, voter=id)
+            voter.start()
 
 
 def _leader(world: HistoryWorld) -> Voter | None:

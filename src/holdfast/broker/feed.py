@@ -21,6 +21,7 @@ from typing import Any
 from holdfast.broker.access import mesh_position, require_member, require_mesh
 from holdfast.broker.verdicts import problem_of
 from holdfast.protocol.frames import (
+    CommitsAt,
     Confirmed,
     Entries,
     Follow,
@@ -44,6 +45,7 @@ class Feed:
     __slots__ = (
         *("epoch", "own", "sent_upto", "scanned_upto", "urgent_upto", "acked_upto", "saved_upto"),
         *("saved_at", "last", "under_way", "news", "urgent", "topics"),
+        *("wants_commits", "commits_told"),
     )
 
     def __init__(
@@ -59,6 +61,8 @@ class Feed:
         self.saved_at = now
         self.last = after
         """The last seq of the mesh when the store was last read."""
+        self.wants_commits = False
+        self.commits_told = 0
 
     @property
     def has_room(self) -> bool:
@@ -127,7 +131,7 @@ class Feeds:
             return [MeshMoved(await mesh_position(self._store, mesh, member))]
         topics = await self._store.subscriptions(frame.mesh, self._key)
         feed = Feed(mesh.epoch, frame.after, frame.own, topics, self._clock())
-        feed.last = mesh.seq
+        feed.last, feed.wants_commits = mesh.seq, frame.commits
         self.by_mesh[frame.mesh] = feed
         return []
 
@@ -246,7 +250,8 @@ class Feeds:
         feed.scanned_upto, feed.last = page.to, page.last
         feed.news = feed.news or page.to < page.last
         # A range with nothing in it is left to `passed_over`, which sends several as one.
-        return [self._entries(mesh, feed, page)] if page.rows else []
+        found: list[FromBroker] = [self._entries(mesh, feed, page)] if page.rows else []
+        return [*found, *_commits_told(mesh, feed, page.commits)]
 
     def _entries(self, mesh: str, feed: Feed, page: FeedPage) -> Entries:
         entries = Entries(mesh, page.epoch, feed.sent_upto, page.to, page.rows, page.last)
@@ -294,6 +299,13 @@ class Feeds:
         if found is None:
             return [SnapshotNeeded(mesh, error.first_available, "", 0)]
         return [SnapshotNeeded(mesh, error.first_available, found.id, found.seq)]
+
+
+def _commits_told(mesh: str, feed: Feed, number: int) -> list[FromBroker]:
+    if not feed.wants_commits or number <= feed.commits_told:
+        return []
+    feed.commits_told = number
+    return [CommitsAt(mesh, number)]
 
 
 def _size(frame: FromBroker) -> int:

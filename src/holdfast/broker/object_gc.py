@@ -54,8 +54,9 @@ async def _collect(store: BrokerStore, mesh: BrokerMesh, now_ms: int) -> int:
 
 
 async def _named(store: BrokerStore, mesh: BrokerMesh) -> set[str]:
-    """The hashes that the held changes and the snapshot of a mesh name."""
-    named: set[str] = set()
+    """The hashes that the held changes and the snapshot of a mesh name, and its committed state."""
+    order = await store.commit_order(mesh.slug)
+    named: set[str] = set() if order is None else {order.state_sha256}
     after = mesh.first - 1
     while True:
         page = await store.log_page(

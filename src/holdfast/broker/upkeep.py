@@ -27,6 +27,7 @@ from holdfast.rules.clock_check import note_after, observe, start
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.ids import id_time_ms
 from holdfast.rules.nightly import is_due, night_of
+from holdfast.rules.quorum.commit_record import decode_stored_record
 from holdfast.service.clock import utc_offset_ms
 from holdfast.storage.broker.port import BrokerStore
 
@@ -248,8 +249,8 @@ class BrokerUpkeep:
         return await check_orphans(self._broker.store, self._broker.counts)
 
     async def _want_snapshots(self) -> None:
-        """Asks a member for a snapshot of each mesh with changes that are old enough to go: they
-        stay until a snapshot covers them.
+        """Asks a member for a snapshot of each mesh with changes or commits that are old enough to
+        go: they stay until a snapshot covers them.
         """
         broker = self._broker
         followed = {mesh for connection in broker.connections for mesh in connection.follows}
@@ -260,7 +261,9 @@ class BrokerUpkeep:
                 member = await broker.store.member_get(slug, connection.key)
                 if member is None or not {"read", "relay"} <= member.grants:
                     continue
-                if await self._has_old_changes(slug, connection.key):
+                if await self._has_old_changes(slug, connection.key) or await self._has_old_commits(
+                    slug
+                ):
                     connection.want_snapshot(slug)
                 break
 
@@ -278,3 +281,14 @@ class BrokerUpkeep:
             return False
         age = broker.source.now_ms() - id_time_ms(changes[0].broker_id)
         return age > broker.retention.keep_ms
+
+    async def _has_old_commits(self, slug: str) -> bool:
+        """Whether the first commit behind the committed state is past its time."""
+        broker = self._broker
+        order = await broker.store.commit_order(slug)
+        if order is None:
+            return False
+        for line in await broker.store.commit_lines(slug, order.state_number + 1, 1, 1):
+            age = broker.source.now_ms() - decode_stored_record(line.record).committed_at
+            return age > broker.retention.keep_ms
+        return False

@@ -87,6 +87,12 @@ class Link(Protocol):
     def taken(self, stream: Stream, size: int) -> None:
         """A handler has taken so many bytes of a stream: the peer may send as many more."""
 
+    def stop_reading(self) -> None:
+        """No further frame of this peer is read until `read_on`: its last one needs more turns of
+        the loop. The peer waits for itself, and nobody else does.
+        """
+
+    def read_on(self) -> None: ...
     def blame(self, error: HoldfastError) -> None:
         """Counts what the peer did wrong, by the error's code; too much of it ends the link."""
 

@@ -1,7 +1,9 @@
-"""The past: the state as of a stamp, a time or a place in a log, and copies of a part of a lake.
+"""The past: the state as of a stamp, a time, a place in a log or a commit, and copies of a part of
+a lake.
 
-Bronze keeps every envelope. So every past state is the fold of a part of bronze, by the same code
-that folds the present.
+Bronze keeps every envelope, and commits every decision of a quorum. So every past state is the fold
+of a part of both, by the same code that folds the present. Where a quorum decides, a stamp is no
+point in the past: its place is the number of a commit, or the time at which it was made.
 """
 
 from __future__ import annotations
@@ -16,19 +18,29 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.fold.columns import ops_of
+from holdfast.pipeline.fold.committed import CommittedFrame
 from holdfast.pipeline.fold.fold import fold_family
 from holdfast.pipeline.fold.silver import FoldReport, fold_lake
+from holdfast.pipeline.fold.turned import turns_table
 from holdfast.pipeline.lake.checked import checked
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import ID_DAY, Lake, Progress, no_progress
 from holdfast.pipeline.lake.reads import PART, replace_reads
-from holdfast.pipeline.lake.schema import ENVELOPE, LOG, QUARANTINE, SIGHTINGS
+from holdfast.pipeline.lake.schema import (
+    COMMITS,
+    COMMITTED,
+    ENVELOPE,
+    LOG,
+    QUARANTINE,
+    SIGHTINGS,
+)
 from holdfast.pipeline.logs.unpack import decode_header
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.verify.expected import ranges_of, read_ranges
 from holdfast.rules.errors import BadInput, BadPath, PastEnd
 
-_HINT: Final = "give one of: lamport; at; log and at; log and offset"
+_HINT: Final = "give one of: commit; lamport; at; log and at; log and offset"
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 When = datetime | int
@@ -45,12 +57,19 @@ def state_as_of(
     at: When | None = None,
     log: str | None = None,
     offset: int | None = None,
+    commit: int | None = None,
 ) -> DataFrame:
     """The rows of a table of a mesh at one point in the past. `lamport`: of all changes up to this
-    stamp. `at`: of all that was recorded by this time, in any log or in `log`. `log` and `offset`:
-    of what this log held when this offset was its last.
+    stamp. `at`: of all that was recorded by this time, in any log or in `log`; of what a quorum
+    decides, all that was committed by then. `log` and `offset`: of what this log held when this
+    offset was its last. `commit`: of tasks and entities of a mesh with voters, after this commit.
     """
     lake = lake.fresh()
+    if commit is not None and (lamport, at, log, offset) != (None,) * 4:
+        raise BadInput("these are not one point in the past", hint=_HINT)
+    decided = None
+    if turns_table(name) in COMMITTED:
+        decided = _committed(spark, lake, name, mesh, at=at, commit=commit, other=lamport or log)
     bronze = lake.bronze.read(spark)
     if name != "models":  # models belong to no mesh
         bronze = bronze.where(F.col("mesh") == mesh)
@@ -59,11 +78,40 @@ def state_as_of(
     elif at is not None and lamport is None and offset is None:
         seen = F.col("recorded_at") <= _time(at)
         then = _seen(spark, lake, bronze, seen if log is None else seen & (F.col("log") == log))
+    elif commit is not None and decided is not None:
+        then = bronze  # what stamps decided stood before the first commit
     elif log is not None and offset is not None and lamport is None and at is None:
         then = _seen(spark, lake, bronze, _held(spark, lake, log, offset))
     else:
         raise BadInput("these are not one point in the past", hint=_HINT)
-    return fold_family(name, then, lake.bronze.rows)
+    return fold_family(name, then, lake.bronze.rows, decided)
+
+
+def _committed(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    mesh: str,
+    *,
+    at: When | None,
+    commit: int | None,
+    other: object,
+) -> CommittedFrame:
+    """What a quorum of the mesh had committed then. BadInput for a point that is none in the order
+    of commits.
+    """
+    rows = lake.commits.read(spark).where(F.col("mesh") == mesh)
+    lost = lake.known_commits.lost
+    if commit is not None:
+        return CommittedFrame(rows.where(F.col("number") <= commit), lost)
+    if at is not None and other is None:
+        return CommittedFrame(rows.where(F.col("committed_at") <= _time(at)), lost)
+    if not ops_of(name) or not rows.isEmpty():
+        raise BadInput(
+            f"commit order decides {name} of {mesh}, and neither stamps nor logs are places in it",
+            hint="give the number of a commit, or a time",
+        )
+    return CommittedFrame(rows, lost)
 
 
 def _seen(spark: SparkSession, lake: Lake, bronze: DataFrame, where: Column) -> DataFrame:
@@ -186,6 +234,7 @@ def backfill(
     fine = fine.withColumns({"batch": F.lit(0).cast("bigint"), "day": F.expr(ID_DAY)})
     staged = target.bronze.stage(fine, sort_by=("day", "id"))
     copied = target.bronze.read_files(spark, staged.files)
+    _copy_commits(spark, source, target, range, copied)
     _copy_sightings(spark, source, target, range, copied)
     bad = _copy_quarantine(spark, source, target, range, rows if redecode else None)
     if not range.is_all:
@@ -212,6 +261,18 @@ def _redecoded(rows: DataFrame) -> DataFrame:
 
     decoded = rows.select(*LOG.names).mapInArrow(read, ENVELOPE)
     return decoded.withColumn("family", F.substring_index("op", ".", 1))
+
+
+def _copy_commits(
+    spark: SparkSession, source: Lake, target: Lake, range: Range, copied: DataFrame
+) -> None:
+    """Copies the commits of the envelopes that are copied, as all logs have them."""
+    if not source.commits.files():
+        return
+    rows = source.commits.read(spark)
+    if not range.is_all:
+        rows = rows.join(copied.select("id"), "id", "left_semi")
+    _replace(target.commits, _numbered(rows, COMMITS.names))
 
 
 def _copy_sightings(

@@ -3,8 +3,8 @@
     answer = run_query(spark, lake, "SELECT mesh, count(*) AS n FROM state GROUP BY mesh", 100)
 
 Every table of the lake is a view under its own name: `bronze`, `sightings`, `quarantine`, `reads`,
-the state as it is now (`state`, `memory`, …), and what the audits have found. Only the views that a
-statement names are made.
+`commits`, the state as it is now (`state`, `memory`, …), and what the audits have found. Only the
+views that a statement names are made.
 
 A statement may only read. Spark runs a command as soon as it gets it, so `check` decides by the
 words of the statement, before Spark sees it.
@@ -64,7 +64,7 @@ _NOT_WORDS: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE | re.IGNORECASE,
 )
-_JSON: Final = frozenset({"value", "object", "metadata", "meta"})
+_JSON: Final = frozenset({"value", "object", "metadata", "meta", "fields"})
 _QUOTED_NAME: Final = re.compile(r"`((?:[^`]|``)*)`")
 
 
@@ -200,6 +200,7 @@ def views(lake: Lake) -> dict[str, Callable[[SparkSession], DataFrame]]:
         "sightings": lake.sightings.read,
         "quarantine": lake.quarantine.read,
         "reads": lake.reads.read,
+        "commits": lake.commits.read,
     }
     for name in SILVER:
         found[name] = partial(current, lake=lake, name=name)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.protocol.commit_page import StateObject
 from holdfast.rules.limits import INVITE_HOURS
+from holdfast.rules.quorum.intents import Engine
 
 # --- meshes --------------------------------------------------------------------------------------
 
@@ -201,3 +203,19 @@ class SnapshotResponse(msgspec.Struct, frozen=True):
     digest: str
     made_by: str
     began_at: int
+
+
+class CommitsStanding(msgspec.Struct, frozen=True):
+    """What a broker holds of the order of a mesh with voters."""
+
+    first: int
+    """The number of the first commit that it holds; an earlier one is in the state only."""
+    last: int
+    state: StateObject | None = None
+
+
+class BroughtState(msgspec.Struct, frozen=True):
+    """An object that was brought before is the committed state of the mesh."""
+
+    sha256: str
+    engine: Engine

@@ -35,6 +35,7 @@ from holdfast.rules.limits import (
     BUS_WORD_STREAMS_MAX,
     LAMPORT_MAX,
 )
+from holdfast.rules.quorum.intents import Engine
 
 Count = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]
 Numeral = Annotated[int, Meta(ge=0, lt=BUS_STREAMS_MAX)]
@@ -174,9 +175,22 @@ class CommitsAsked(msgspec.Struct, array_like=True, frozen=True, tag=16):
     """The number of the first commit that this side lacks."""
 
 
+class StateTold(msgspec.Struct, array_like=True, frozen=True):
+    """The committed state of a mesh, as an object that this side has for a while."""
+
+    mesh: str
+    number: Annotated[int, Meta(ge=1, lt=LAMPORT_MAX)]
+    """The last commit that is in it."""
+    engine: Engine
+    sha256: Digest32
+    size: Count
+
+
 class CommitsSent(msgspec.Struct, array_like=True, frozen=True, tag=17):
     page: bytes
-    """As `commit_page` encodes it."""
+    """As `commit_page` encodes it; empty if there is a state."""
+    state: StateTold | None = None
+    """In place of a page, if this side has truncated what it was asked for."""
 
 
 class CommitsRefused(msgspec.Struct, array_like=True, frozen=True, tag=18):

@@ -68,6 +68,18 @@ class CommitsHeld(msgspec.Struct, frozen=True):
     """By mesh: the number of the last commit that it has."""
 
 
+class StateObject(msgspec.Struct, frozen=True):
+    """All that a quorum has committed up to a number, as an object that can be fetched by its hash.
+    Its content is a snapshot (`quorum_snapshot.py`).
+    """
+
+    mesh: str
+    number: int
+    engine: Engine
+    sha256: str
+    size: int
+
+
 class CheckedLine(msgspec.Struct, frozen=True, gc=False):
     """A row of a page that was read and checked."""
 

@@ -183,6 +183,22 @@ class FactLine(ExportLine, frozen=True, kw_only=True, tag="fact"):
     created_at: int = 0
 
 
+class AuditLine(ExportLine, frozen=True, kw_only=True, tag="audit"):
+    """An event of an audit stream, with what binds it to the one before it."""
+
+    mesh: str
+    stream: str
+    origin: str
+    epoch: int
+    seq: int
+    id: str
+    at: int
+    payload: msgspec.Raw
+    previous: bytes
+    hash: bytes
+    lamport: int
+
+
 class ConflictLine(ExportLine, frozen=True, kw_only=True, tag="conflict"):
     number: int
     mesh: str
@@ -260,6 +276,7 @@ AnyLine: TypeAlias = (
     | BlobLine
     | FileLine
     | TaskLine
+    | AuditLine
     | FactLine
     | ConflictLine
     | ConsumerLine

@@ -169,6 +169,15 @@ class SnapshotWanted(Frame, frozen=True, tag=10):
     mesh: str
 
 
+class CommitsAt(Frame, frozen=True, tag=11):
+    """How far the broker is in what the quorum of a mesh has committed: after a Follow that asks
+    for it, and whenever it has grown. The commits themselves are fetched over HTTP.
+    """
+
+    mesh: str
+    number: Whole
+
+
 # --- from the node -------------------------------------------------------------------------------
 
 
@@ -187,6 +196,8 @@ class Follow(Frame, frozen=True, tag=21):
     after: int
     own: bool = False
     """Also send what this member pushed itself: for a node that may have lost it."""
+    commits: bool = False
+    """The node understands `CommitsAt`."""
 
 
 class Unfollow(Frame, frozen=True, tag=22):
@@ -237,6 +248,7 @@ FromBroker = (
     | QueueMessage
     | Refusal
     | SnapshotWanted
+    | CommitsAt
 )
 FromNode = Hello | Follow | Unfollow | Confirmed | Push | Take | Settle
 

@@ -21,6 +21,7 @@ from holdfast.rules.data_classes import ENTITY_TYPES, WriteClass, write_class_of
 from holdfast.rules.envelope import Envelope, LeaseEpoch, State
 from holdfast.rules.errors import BadEnvelope, BadValue, UnsupportedProtocol
 from holdfast.rules.ids import id_text, parse_new_id
+from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.names import check_peer
 from holdfast.rules.quorum.commit_record import CommitRecord, state_of
 from holdfast.rules.quorum.entities import check_type, read_fields
@@ -137,12 +138,12 @@ def read_fusion(raw: bytes) -> FusionChange:
     except msgspec.ValidationError as error:
         raise BadEnvelope(f"the envelope cannot be read: {error}") from None
     check_peer(read.origin_node_id)
-    if read.origin_seq < 0:
+    if not 0 <= read.origin_seq <= LAMPORT_MAX:
         raise BadEnvelope(f"originSeq {read.origin_seq} is not possible")
     id = parse_new_id(read.record_id)
     if parse_new_id(read.intent_id) != id:
         raise BadEnvelope("intentId and recordId of an intent are the same")
-    operations = tuple(_operation(one) for one in (read, *read.further))
+    operations = tuple(_under(read, _operation(one)) for one in (read, *read.further))
     for operation in operations:
         check_operation(operation)
         wanted = write_class_of(ENTITY_TYPES[operation.type], voters=True)
@@ -222,6 +223,17 @@ def _operation(read: FusionOperation) -> EntityOperation:
         asked.expected_epoch,
         guard,
     )
+
+
+def _under(read: FusionEnvelope, operation: EntityOperation) -> EntityOperation:
+    """An intent that names a lease epoch was made under it, and counts under no other. One that
+    waited in a queue is fenced anew.
+    """
+    if read.state != "intent" or read.lease_epoch is None:
+        return operation
+    if operation.expected_epoch not in (None, read.lease_epoch):
+        raise BadEnvelope("leaseEpoch and expectedEpoch say different epochs")
+    return msgspec.structs.replace(operation, expected_epoch=read.lease_epoch)
 
 
 def _type(name: str) -> str:

@@ -125,7 +125,7 @@ class AuthSyncAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Names of providers and counts: all that may be told."""
 
     node_id: str
-    direction: Literal["push", "pull", "receive"]
+    direction: Literal["push", "pull", "receive", "forget"]
     providers: Sequence[str]
     count: int
 

@@ -290,6 +290,16 @@ def read_pages(chunks: Iterable[bytes]) -> Iterator[SnapshotHeader | RowsPage]:
         raise BadQuorumSnapshot("a snapshot has no end: the rest of it is missing")
 
 
+def read_header(begin: bytes) -> SnapshotHeader:
+    """The header of a snapshot, from its first bytes. BadQuorumSnapshot if there is none."""
+    (length,) = _LENGTH.unpack_from(begin) if len(begin) >= _LENGTH.size else (0,)
+    end = _LENGTH.size + length
+    page = _page(begin[_LENGTH.size : end]) if 0 < length <= len(begin) - _LENGTH.size else None
+    if not isinstance(page, SnapshotHeader) or page.version != VERSION:
+        raise BadQuorumSnapshot("a snapshot does not begin with a header of this version")
+    return page
+
+
 def _frames(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     waiting = bytearray()
     for chunk in chunks:

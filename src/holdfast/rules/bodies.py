@@ -15,9 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules import limits, names
+from holdfast.rules.audit_chain import AuditRow, check_event
 from holdfast.rules.canonical import UNREADABLE, check_packed_form, check_spelling
 from holdfast.rules.destinations import check_destination, entity_of
-from holdfast.rules.envelope import VERSION, Envelope
+from holdfast.rules.envelope import UNCOUNTED, VERSION, Envelope
 from holdfast.rules.errors import (
     BadEnvelope,
     BadId,
@@ -97,6 +98,34 @@ class Fact(Body, frozen=True):
     object: bytes
     objects: tuple[bytes, ...] = ()
     """Hashes of the blobs that the fact names: the blobs travel before the envelope."""
+
+
+class AuditAppend(Body, frozen=True):
+    """An event of an audit stream; the entity of its envelope is the stream."""
+
+    epoch: int
+    """Of its origin's log. A rebuilt envelope has lost it, and the chain needs it."""
+    seq: int
+    at: int
+    previous: bytes
+    hash: bytes
+    payload: bytes
+
+    def event(self, envelope: Envelope, offset: int = 0) -> AuditRow:
+        return AuditRow(
+            mesh=envelope.mesh,
+            stream=envelope.entity,
+            origin=envelope.origin,
+            epoch=self.epoch,
+            seq=self.seq,
+            id=envelope.id,
+            at=self.at,
+            payload=self.payload,
+            previous=self.previous,
+            hash=self.hash,
+            lamport=envelope.lamport,
+            offset=offset,
+        )
 
 
 class MessageSend(Body, frozen=True):
@@ -319,6 +348,13 @@ def check_objects(objects: tuple[bytes, ...]) -> None:
         raise BadEnvelope("an object is named twice")
 
 
+def _check_audit(envelope: Envelope, body: AuditAppend) -> None:
+    if envelope.epoch not in (body.epoch, UNCOUNTED):
+        raise BadEnvelope("an audit event is of another epoch than its envelope")
+    check_event(body.event(envelope))
+    check_value(body.payload)
+
+
 def _check_message(envelope: Envelope, body: MessageSend) -> None:
     if envelope.to is None:
         raise BadEnvelope("a message names no destination")
@@ -351,6 +387,7 @@ _BODIES: Final[dict[str, tuple[type[Body], Callable[[Envelope, Any], None]]]] = 
     "task.cancel": (Nothing, _check_key_only),
     "fact.append": (Fact, _check_fact),
     "message.send": (MessageSend, _check_message),
+    "audit.append": (AuditAppend, _check_audit),
 }
 OPS: Final = frozenset(_BODIES)
 _DECODERS: Final = {op: msgspec.msgpack.Decoder(kind) for op, (kind, _) in _BODIES.items()}
@@ -458,6 +495,8 @@ def _json_of(body: Body) -> tuple[bytes, ...]:
         return (body.value,)
     if isinstance(body, Fact):
         return (body.object,)
+    if isinstance(body, AuditAppend):
+        return (body.payload,)
     return (body.metadata,) if isinstance(body, VectorStore) else ()
 
 

@@ -168,6 +168,8 @@ class FeedPage(Value, frozen=True, kw_only=True):
     rows: list[FeedRow]
     last: int
     """The last seq of the mesh when the page was read."""
+    commits: int = 0
+    """The number of the last commit that the broker holds of the mesh's quorum; 0: none."""
 
 
 class LogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -279,6 +281,27 @@ class SnapshotRow(Value, frozen=True, kw_only=True):
     """SHA-256 over the digests of the parts; empty until the snapshot is ready."""
 
 
+class BrokerOrder(Value, frozen=True, kw_only=True):
+    """What a broker holds of the order of a mesh with voters: commits from `first` to `last`, and
+    perhaps an object with the whole committed state after one of them.
+    """
+
+    engine: str
+    incarnation: int
+    tag: bytes
+    """Tells this incarnation from any other group of the same name."""
+    fence: str
+    """Of the last commit, as text; empty if there is none."""
+    first: int
+    """The number of the first commit that is held; a member that lacks an earlier one needs the
+    state."""
+    last: int
+    state_number: int = 0
+    """The last commit that is in the state; 0 if there is no state."""
+    state_sha256: str = ""
+    state_size: int = 0
+
+
 class BrokerSwept(Value, frozen=True, kw_only=True):
     """What a broker's sweep removed."""
 
@@ -295,6 +318,8 @@ class BrokerSwept(Value, frozen=True, kw_only=True):
     """Contents that nothing named any more."""
     removed: int = 0
     """Rows of meshes that were removed."""
+    commits: int = 0
+    """Commits of quorums that a state covers."""
 
 
 class Orphan(Value, frozen=True, kw_only=True):

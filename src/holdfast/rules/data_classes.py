@@ -108,6 +108,7 @@ FAMILIES: Final[Mapping[str, DataClass]] = MappingProxyType(
         "task": DataClass.TASKS,
         "fact": DataClass.FACTS,
         "message": DataClass.MESSAGES,
+        "audit": DataClass.AUDIT_EVENTS,
         "peer": DataClass.PEER_CACHE,
     }
 )

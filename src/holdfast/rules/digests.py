@@ -12,7 +12,8 @@ The node and the lake both work with the functions here, so they cannot disagree
 
 What is covered: state, memory, files and vectors that are live; those that are dead (tombstones,
 and vectors that a newer one replaced) only above the stamp up to which the node may have forgotten
-them; tasks and all their turns; and the entries that the log still holds, facts and messages among
+them; tasks and all their turns; entities as they stand, by their fences and not by stamps; and the
+entries that the log still holds, facts and messages among
 them: the log is the only table of those. The inbox is not covered, because it says what one node
 did with its messages. Models are not: a model's id is the hash of all that it is.
 """
@@ -32,6 +33,7 @@ from holdfast.rules.errors import BadInput
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import DIGEST_SHOWN_BYTES_MAX
 from holdfast.rules.order import Version
+from holdfast.rules.quorum.view import EntityRow
 from holdfast.rules.rows import (
     Entry,
     FileRow,
@@ -42,7 +44,7 @@ from holdfast.rules.rows import (
     VectorRow,
 )
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The format of the canonical bytes: digests of two formats cannot be compared."""
 BUCKETS: Final = 256
 _MODULUS: Final = 1 << 256
@@ -52,7 +54,16 @@ _LANE_BITS: Final = 32
 Kind = Literal["text", "int", "time", "id", "bytes", "bool", "texts"]
 Values = Sequence[Any]
 """A row as its table's columns, in order: text, integers, hex of ids, milliseconds, None."""
-AnyRow = StateRow | MemoryRow | FileRow | VectorRow | TaskRow | TaskEventRow | Entry
+
+
+class MeshEntity(NamedTuple):
+    """An entity with its mesh, which its own row does not name."""
+
+    mesh: str
+    row: EntityRow
+
+
+AnyRow = StateRow | MemoryRow | FileRow | VectorRow | TaskRow | TaskEventRow | MeshEntity | Entry
 
 
 class Column(NamedTuple):
@@ -124,6 +135,12 @@ _TABLES: Final[dict[str, _Table]] = {
         "against_lamport:int against_peer:text against_id:id title:text description:text",
         "task",
         "lamport peer id",
+    ),
+    "entities": _table(
+        "mesh:text type:text entity:text revision:int fields:text parent:text whole:bool "
+        "lamport:int peer:text tombstone:bool incarnation:int lease_epoch:int coordinator:text "
+        "sequence:int committed_at:time",
+        "type entity",
     ),
     "log": _table("mesh:text id:id raw:bytes", "id"),
 }
@@ -296,7 +313,17 @@ def values_of(row: AnyRow) -> tuple[str, Values]:
             return "tasks", _task(row)
         case TaskEventRow():
             return "task_events", _turn(row)
+        case MeshEntity():
+            return "entities", _entity(row.mesh, row.row)
     return "log", (row.mesh, row.id.hex(), row.raw)
+
+
+def _entity(mesh: str, row: EntityRow) -> Values:
+    return (
+        *(mesh, row.type, row.id, row.revision, row.fields.decode(), row.parent, row.whole),
+        *(row.lamport, row.origin, row.deleted, row.fence.incarnation, row.fence.lease_epoch),
+        *(row.fence.coordinator, row.fence.sequence, row.committed_at),
+    )
 
 
 def _row(row: StateRow | MemoryRow | FileRow | VectorRow) -> Values:

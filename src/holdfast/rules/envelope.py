@@ -43,6 +43,11 @@ Moment = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
 LeaseEpoch = Annotated[int, Meta(ge=0, lt=limits.LAMPORT_MAX)]
 IntentId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
+UNCOUNTED: Final = limits.LAMPORT_MAX - 1
+"""The epoch of envelopes that count in no stream of their origin: those that were rebuilt from
+rows, and strong ones. No log ever counts in it, so their seqs, which are the stamps, cannot be
+mistaken for those that an origin gave."""
+
 
 class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the writer saw when it wrote: the stamp that this change replaces, and the expected

@@ -416,7 +416,7 @@ class AnotherConnection(
 class NotGranted(
     NotAllowed,
     code="not_granted",
-    hint="ask the owner of that node: holdfast peer trust CARD --reads MESH",
+    hint="ask the owner of that node: `holdfast peer trust CARD --reads MESH`",
 ):
     """The caller lacks the grant that this call needs."""
 
@@ -438,13 +438,13 @@ class NotAMember(
 class MemberBarred(
     NotAllowed,
     code="member_barred",
-    hint="the owner of the mesh can let this key in again: holdfast mesh admit NAME",
+    hint="the owner of the mesh can let this key in again: `holdfast mesh admit NAME`",
 ):
     """The owner of the mesh has removed this key, which no invite lets in again."""
 
 
 class InviteEnded(
-    NotAllowed, code="invite_ended", hint="ask for a new one: holdfast mesh invite MESH"
+    NotAllowed, code="invite_ended", hint="ask for a new one: `holdfast mesh invite MESH`"
 ):
     """The invite has been used up, has expired or was taken back."""
 
@@ -516,7 +516,7 @@ class KeyExpired(
 class ZoneNotTrusted(
     NotTrusted,
     code="zone_not_trusted",
-    hint="on that node run: holdfast peer trust CARD, with the card of this one",
+    hint="on that node run: `holdfast peer trust CARD`, with the card of this one",
 ):
     """The zone and the key that it has proved are not trusted here, or not any more."""
 
@@ -643,7 +643,7 @@ class TooOld(
     Refused,
     code="too_old",
     http_status=409,
-    hint="at the node that wrote it: holdfast mesh restamp MESH --past STAMP, the stamp named here",
+    hint="where it was written: `holdfast mesh restamp MESH --past STAMP`, the stamp named here",
 ):
     """A write from outside could bring back what was deleted: this node has forgotten a newer
     deletion of its key, or may have.
@@ -1085,8 +1085,10 @@ class AuditForked(Conflict, code="audit_forked"):
     """An origin has given one place of an audit stream to two events: both hashes are named."""
 
 
-class AuditGap(Conflict, code="audit_gap", hint="bring the events in between first"):
-    """An event of an audit stream came before others of its origin that precede it."""
+class AuditGap(
+    Conflict, code="audit_gap", hint="they come when somebody who has them is reached; ask again"
+):
+    """A chain of an audit stream lacks events here; raised by whoever wants it whole."""
 
 
 class AuthChannelClosed(

@@ -1117,8 +1117,25 @@ QUORUM_PROPOSALS_MAX: Final = 1024
 """Proposals that are forwarded or proposed at a time."""
 QUORUM_UNCOMMITTED_MAX: Final = 16_384
 """Entries that a leader has appended and not committed; further proposals are held."""
-QUORUM_READS_MAX: Final = 1024
-"""Reads that wait for a leader's confirmation; one more is refused."""
+QUORUM_MEMBER_ENTRIES_MAX: Final = 4096
+"""Of these, entries that one member has proposed; its further ones are held."""
+QUORUM_MEMBER_PROPOSED_BYTES: Final = 16 * MIB
+"""And their bytes, beside one message that may be larger."""
+QUORUM_OPEN_MAX: Final = 16_384
+"""Proposals that callers of one node wait for; one more is refused (TooMany)."""
+QUORUM_OPEN_BYTES: Final = 64 * MIB
+"""And their bytes."""
+QUORUM_UNSYNCED_MAX: Final = 8192
+"""Writes that the disk of a voter has not acknowledged; it hears nothing more until it has."""
+QUORUM_UNSYNCED_BYTES: Final = 64 * MIB
+"""Bytes of entries that the disk of a voter has not acknowledged; it takes no more until it has."""
+QUORUM_READS_MAX: Final = 32
+"""Numbers of reads of one member that wait for a leader's confirmation; one more is refused."""
+QUORUM_READS_ASKED: Final = 8
+"""Numbers of reads that a member asks its leader for at a time. Callers share them, and those that
+come later share the next one: whoever has waited longest is asked for first."""
+QUORUM_OPEN_READS_MAX: Final = 16_384
+"""Callers of one node that wait for a confirmation; one more is refused (TooMany)."""
 QUORUM_PROMOTE_LAG_MAX: Final = 64
 """So many entries may a learner lack when it is promoted to voter."""
 QUORUM_PROPOSED_BYTES: Final = MIB
@@ -1129,6 +1146,10 @@ QUORUM_SEND_BYTES: Final = MIB
 """What a driver reads at a time for a member that lags."""
 QUORUM_FOLD_BYTES: Final = MIB
 """What a driver hands to the fold at a time."""
+QUORUM_FOLD_ENTRIES: Final = 512
+"""So many committed entries are folded at once, also where nobody waits for them."""
+QUORUM_FOLD_WAIT_MS: Final = 50
+"""So long fewer of them wait for more, where nobody waits for them."""
 QUORUM_TICK_MS: Final = 100
 """The heartbeat of a group; an election takes 10 to 20 of them."""
 QUORUM_STALL_TICKS: Final = 5
@@ -1142,6 +1163,20 @@ QUORUM_WORDS_MAX: Final = 4096
 """Messages of groups in one frame between two nodes."""
 QUORUM_WORDS_BYTES: Final = 256 * KIB
 """And their bytes, beside one message that may be larger."""
+QUORUM_COSTS_A_TURN: Final = 32
+"""Messages of one voter that are handled before it is the others' turn; meanwhile nothing more of
+it is read."""
+QUORUM_ENTRIES_A_COST: Final = 8
+"""So many entries or proposals in a message count as one more message."""
+QUORUM_OFFER_COSTS: Final = 16
+"""An offer to vote counts as so many messages."""
+QUORUM_ALARMS_MAX: Final = 16
+"""Alarms of one kind that a group writes to the log in a row; further ones are counted."""
+QUORUM_ALARM_MS: Final = 10 * SECOND_MS
+"""After so long it may write one more."""
+QUORUM_STRAYS_MAX: Final = 16_384
+"""Messages of groups that this node does not know, from one voter in a second; with more it is
+blamed, frame by frame, until its link is closed."""
 QUORUM_QUEUE_BYTES: Final = 4 * MIB
 """What waits for room on a link to a voter; what is more is dropped, and sent again later."""
 QUORUM_CHANGE_MS: Final = 30 * SECOND_MS
@@ -1175,6 +1210,8 @@ COMMIT_PAGE_ROWS: Final = 512
 """Commits in one page for a node without a vote; a page with more is refused."""
 COMMIT_PAGE_BYTES: Final = 512 * KIB
 """A page of commits ends with the one that makes it so large. The last one may be large itself."""
+COMMIT_PAGE_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
+"""The largest page of commits that is read; a larger one is refused."""
 COMMIT_RECORD_BYTES_MAX: Final = 64 * KIB
 """The longest record of a commit; a page with a longer one is refused."""
 COMMIT_TROUBLES_KEPT: Final = 16
@@ -1184,15 +1221,23 @@ COMMIT_TELL_MS: Final = 10
 """How often a node tells its neighbours how far it is in the commits of a busy quorum."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
+COMMIT_STATE_REUSE_MS: Final = 600 * SECOND_MS
+"""How long a node gives the same object as the committed state of a mesh, before it makes a new
+one. A sweep removes it an hour after it was made (`BLOB_ORPHAN_AGE_MS`)."""
 FORWARD_TRY_MS: Final = 5 * SECOND_MS
 """How long one voter may take to answer a proposal that a member without a vote forwards, before
 the next one is asked. The same id is committed once, whoever is asked."""
 PROPOSED_ENVELOPE_BYTES_MAX: Final = 1 * MIB + 512 * KIB
 """The largest envelope that a member may have proposed by a voter: an intent, with its head. What
 is committed has to fit into a message of the bus, with its record."""
-FORWARDED_MAX: Final = 256
-"""Proposals and confirmations that a voter works on for one member at a time; further ones are
-refused (TooMany)."""
+FORWARDED_MAX: Final = 64
+"""Proposals, and confirmations, that a voter works on for one member at a time; further ones are
+refused (TooMany). A member asks for no more at a time."""
+FORWARDED_BYTES_MAX: Final = 8 * MIB
+"""And the bytes of these proposals; so one member takes no more than half of what a service of the
+bus holds."""
+FORWARDED_ALL_MAX: Final = 1024
+"""Proposals, and confirmations, that a voter works on for all members; further ones wait."""
 # The quorum: intents, entities, leases
 INCARNATION_MAX: Final = 2**31 - 1
 """The highest incarnation of a group of voters; it grows only by recovery or a change of engine."""
@@ -1228,6 +1273,10 @@ AUDIT_STREAM_BYTES_MAX: Final = 128
 """The longest name of an audit stream; a longer one is refused."""
 AUDIT_EVENT_BYTES_MAX: Final = 256 * KIB
 """The largest event of an audit stream, as JSON; a larger one is refused."""
+AUDIT_PAGE_ROWS: Final = 200
+"""Events of an audit stream in one answer over HTTP, unless the caller asks for fewer."""
+AUDIT_GAPS_SHOWN_MAX: Final = 20
+"""Gaps of one chain that a verification names; more are counted only."""
 AUTH_PROVIDERS_MAX: Final = 256
 """Providers in one snapshot of auth material; more are refused."""
 AUTH_SECRET_BYTES_MAX: Final = 64 * KIB

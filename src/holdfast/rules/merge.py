@@ -37,8 +37,10 @@ MERGES: Final = {
     "file": Merge.LAST_WRITER,
     "vector": Merge.NEWEST_LIVES,
     "task": Merge.TURNS,
+    "entity": Merge.TURNS,
     "fact": Merge.EACH,
     "message": Merge.EACH,
+    "audit": Merge.EACH,
 }
 """How each family merges."""
 

@@ -9,10 +9,10 @@ in it: the caller's `meta`, the base that the writer had seen, and the origin's 
 
 from __future__ import annotations
 
-from typing import Final
-
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.bodies import (
     NOTHING,
+    AuditAppend,
     Body,
     FileShare,
     MemorySet,
@@ -25,9 +25,8 @@ from holdfast.rules.bodies import (
     family_of,
 )
 from holdfast.rules.data_classes import data_class_of, write_class_of
-from holdfast.rules.envelope import Envelope, encode
+from holdfast.rules.envelope import UNCOUNTED, Envelope, encode
 from holdfast.rules.fingerprint import fingerprint
-from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
     FileRow,
@@ -38,10 +37,6 @@ from holdfast.rules.rows import (
     VectorRow,
     VersionedRow,
 )
-
-UNCOUNTED: Final = LAMPORT_MAX - 1
-"""The epoch of rebuilt envelopes. No log ever counts in it, so their seqs, which are the stamps,
-cannot be mistaken for those that an origin gave."""
 
 
 def rebuild_envelope(
@@ -75,6 +70,15 @@ def rebuild_turn(event: TaskEventRow, first: bytes | None) -> bytes:
     return _envelope(
         event.mesh, op, event.task, "", event.version, event.event_time, found, encoded
     )
+
+
+def rebuild_event(row: AuditRow) -> bytes:
+    """The envelope of one event of an audit stream."""
+    body = AuditAppend(row.epoch, row.seq, row.at, row.previous, row.hash, row.payload)
+    asked = fingerprint(kind="audit.append", ref=row.stream, body=row.payload)
+    version = Version(row.lamport, row.origin, row.id)
+    encoded = encode_body(body)
+    return _envelope(row.mesh, "audit.append", row.stream, "", version, row.at, asked, encoded)
 
 
 def _change_of(row: VersionedRow, model: ModelRow | None) -> tuple[str, str, str, Body | None]:

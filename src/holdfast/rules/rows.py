@@ -6,7 +6,7 @@ its origin gave them) and `offset`, the place of that change in this node's log.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -204,6 +204,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """When this node appended it, by its own wall clock, never running backwards."""
     raw: bytes
     """The canonical bytes of the envelope."""
+
+
+NOT_BY_ENTITY: Final = ("fact.append", "entity.change")
+"""Ops whose entries nobody looks up by what they are about: facts never change, and of entities the
+revisions tell. A store keeps no index of them, which would cost a page in random order for each.
+"""
 
 
 class ConsumerRow(msgspec.Struct, frozen=True, kw_only=True):

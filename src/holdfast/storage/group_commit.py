@@ -53,6 +53,15 @@ log = logging.getLogger("holdfast")
 Listener = Callable[[], None]
 
 
+class Unstreamed(Protocol):
+    """A write that says of itself that nothing of it counts in a stream."""
+
+    in_no_stream: bool
+
+    def committed(self) -> None:
+        """It is on the disk with its group, and those who listen are told after this."""
+
+
 class Engine(Protocol):
     """What the writer needs of a database: transactions and savepoints."""
 
@@ -481,9 +490,11 @@ class GroupWriter:
             failed = [ticket for ticket in group if ticket.error is None]
             return self._fail(failed, self._commit_failed(error), group)
         if self._listeners:
-            self._notify_listeners(
-                unstreamed=all(getattr(ticket.work, "in_no_stream", False) for ticket in group)
-            )
+            unstreamed = all(getattr(ticket.work, "in_no_stream", False) for ticket in group)
+            if unstreamed:
+                for ticket in group:
+                    cast(Unstreamed, ticket.work).committed()
+            self._notify_listeners(unstreamed=unstreamed)
         deliver(group)
         return ran
 

@@ -5,8 +5,7 @@ dictionaries in memory; one contract suite runs on both. A `Reader` sees one con
 `Transaction` is a reader that changes it: everything done in it becomes durable together or not at
 all.
 
-Scans are paged by key (`after`, `limit`), so that memory stays bounded and no read is held open for
-long.
+Scans are paged by key (`after`, `limit`): memory stays bounded, and no read is held open for long.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.vectors import Model
+from holdfast.storage.audit_port import AuditReader, AuditWriter
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
@@ -143,17 +143,17 @@ class LogReader(Protocol):
         """
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
-        """The entries but facts about an entity that have the highest lamports, highest first."""
+        """The entries that are looked up by entity, those with the highest lamports first."""
 
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
-        """What the ops that begin like this are about, each once, in the order of its bytes. Facts
-        are not looked for.
+        """What the ops that begin like this are about, each once, in the order of its bytes. Those
+        of `NOT_BY_ENTITY` are not looked for.
         """
 
     def log_of(
         self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
     ) -> list[Entry]:
-        """All entries but facts about an entity with offset < before, in offset order."""
+        """All entries that are looked up by entity with offset < before, in offset order."""
 
     def log_at(self, recorded_by_ms: int, now_ms: int, *, cautious: bool = False) -> int:
         """The last offset that counts as recorded at or before a time; 0 for none. How it counts,
@@ -495,9 +495,7 @@ class BrokerPositionWriter(BrokerPositionReader, Protocol):
         """Forgets the positions of entries that are gone from the log; returns how many."""
 
     def broker_positions_drop(self, mesh: str, most: int) -> int:
-        """Forgets up to `most` positions of a mesh, because another broker counts anew; returns how
-        many.
-        """
+        """Forgets up to `most` positions of a mesh that has another broker; returns how many."""
 
 
 class Reader(
@@ -506,6 +504,7 @@ class Reader(
     FamilyReader,
     VectorReader,
     TaskReader,
+    AuditReader,
     LedgerReader,
     ConsumerReader,
     ZoneReader,
@@ -527,6 +526,7 @@ class Transaction(
     FamilyWriter,
     VectorWriter,
     TaskWriter,
+    AuditWriter,
     LedgerWriter,
     ConsumerWriter,
     ZoneWriter,

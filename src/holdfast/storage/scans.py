@@ -8,9 +8,13 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
+from holdfast.rules.audit_chain import AuditRow
+from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.quorum.view import EntityRow
 from holdfast.rules.rows import BlobRow, Entry, FileRow, MemoryRow, StateRow, TaskRow, VectorRow
 from holdfast.storage.ports import Reader
 
@@ -61,6 +65,25 @@ def task_rows(reader: Reader, mesh: str, *, known_only: bool = True) -> Iterator
         lambda at: reader.task_scan(mesh, None, at, CHUNK_ROWS, known_only=known_only),
         lambda row: row.task,
         "",
+    )
+
+
+def entity_rows(reader: Reader, mesh: str) -> Iterator[EntityRow]:
+    """Of all types, also those that were deleted."""
+    for type in ENTITY_TYPES:
+        page = partial(_entity_page, reader, mesh, type)
+        yield from paged(page, lambda row: row.id, "")
+
+
+def _entity_page(reader: Reader, mesh: str, type: str, after: str) -> list[EntityRow]:
+    return reader.entity_list(mesh, type, after, CHUNK_ROWS, live_only=False)
+
+
+def audit_rows(reader: Reader, mesh: str) -> Iterator[AuditRow]:
+    return paged(
+        lambda at: reader.audit_scan(mesh, None, None, at, CHUNK_ROWS),
+        lambda row: (row.stream, row.origin, row.epoch, row.seq),
+        ("", "", -1, 0),
     )
 
 

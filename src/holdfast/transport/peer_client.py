@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.protocol.commit_page import CommitsHeld
+from holdfast.protocol.commit_page import CommitsHeld, StateObject
 from holdfast.protocol.log_wire import (
     JSON,
     MSGPACK,
@@ -38,7 +38,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.keys import HelloTranscript, is_good
 from holdfast.rules.limits import (
-    COMMIT_PAGE_BYTES,
+    COMMIT_PAGE_BYTES_MAX,
     ENVELOPE_BYTES_MAX,
     FETCH_BYTES_MAX,
     LINK_CONNECT_MS_MAX,
@@ -54,9 +54,8 @@ from holdfast.transport.session_client import SessionClient
 from holdfast.transport.tls import client_context
 
 _BATCH_BYTES_MAX: Final = FETCH_BYTES_MAX + ENVELOPE_BYTES_MAX + MIB
-_COMMITS_BYTES_MAX: Final = COMMIT_PAGE_BYTES + ENVELOPE_BYTES_MAX + MIB
 _COMPARE: Final = (
-    "compare the cards: on that node run: holdfast peer card; here: holdfast peer zones"
+    "compare the cards: on that node run: `holdfast peer card`; here: holdfast peer zones"
 )
 
 
@@ -152,7 +151,12 @@ class PeerClient:
 
     def commits_page(self, mesh: str, first: int) -> bytes:
         path = f"/v1/commits/page?mesh={quote(mesh, safe='')}&from={first}"
-        return self._calls.call("GET", path, bytes_max=_COMMITS_BYTES_MAX).msgpack()
+        return self._calls.call("GET", path, bytes_max=COMMIT_PAGE_BYTES_MAX).msgpack()
+
+    def committed_state(self, mesh: str, have: int) -> StateObject:
+        """An object with everything that the other node has of an order."""
+        path = f"/v1/commits/state?mesh={quote(mesh, safe='')}&have={have}"
+        return self._calls.call("GET", path).json(StateObject)
 
     def retire(self, consumer: str) -> None:
         self._calls.call("DELETE", f"/v1/consumers/{quote(consumer, safe='')}")

@@ -45,6 +45,30 @@ async def test_B6_a_flood_of_tiny_frames_leaves_others_their_turn_and_keeps_its_
 
 
 @in_loop
+async def test_B6_a_link_whose_frame_needs_more_turns_is_not_read_until_they_are_over() -> None:
+    net = TlsNet()
+    ana = await peer("ana", LOW, {public_key(HIGH): "bo"}, net)
+    came, waiting = list[bytes](), list[Link]()
+
+    def stop(link: Link, kind: FrameKind, stream: Stream, body: bytes) -> None:
+        assert not waiting, "a frame was handed on while the one before it was worked on"
+        came.append(body)
+        if len(came) % 100 == 0:
+            waiting.append(link)
+            link.stop_reading()
+
+    ana.told.on_frame = stop
+    flood = await RawLink(HIGH, net).link(ana.address, ana.key)
+    flood.write(_acks())
+    for number in range(1, 10):
+        while len(came) < 100 * number:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.pop().read_on()
+    await ana.links.close()
+
+
+@in_loop
 async def test_B6_what_came_before_the_end_of_a_connection_is_handed_on_before_it() -> None:
     net = TlsNet()
     ana = await peer("ana", LOW, {public_key(HIGH): "bo"}, net)

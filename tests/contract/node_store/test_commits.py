@@ -65,6 +65,9 @@ def test_Z3_who_follows_streams_is_told_apart_of_groups_that_are_in_none(store: 
         def __call__(self, tx: Transaction) -> None:
             tx.state_put(state_row("k"))
 
+        def committed(self) -> None:
+            tape.append("committed")
+
     with_mesh(store)
     tape: list[str] = []
     store.on_commit(lambda: tape.append("streams"), unstreamed=lambda: tape.append("none"))
@@ -77,7 +80,7 @@ def test_Z3_who_follows_streams_is_told_apart_of_groups_that_are_in_none(store: 
         for work in group:
             store.writer.enqueue(Ticket(work, lambda tickets: None))
         store.writer.run_group()
-    assert tape == ["none", "all", "streams", "all"]
+    assert tape == ["committed", "committed", "none", "all", "streams", "all"]
 
 
 def test_Z3_what_was_not_committed_is_not_told(store: AnyStore) -> None:

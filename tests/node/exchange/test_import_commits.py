@@ -101,7 +101,9 @@ def test_Q4_the_lake_reads_the_records_of_an_export(ana: Node, tmp_path: Path) -
     path = tmp_path / "ana.jsonl"
     path.write_bytes(exported(ana).getvalue())
     log = open_log(str(path))
-    assert [one for piece in log.commits({MESH: 1}) for one in piece] == records(ana)[1:]
+    read = [one for piece in log.commits({MESH: 1}) for one in piece]
+    assert [one.record for one in read] == records(ana)[1:]
+    assert all(one.raw for one in read)
     place = log.place()
     assert sum(batch.num_rows for batch in log.batches(place.epoch, 1, place.head + 1)) == 4
     log.close()

@@ -65,6 +65,25 @@ def test_Z6_a_zone_follows_what_a_quorum_commits_and_quarantines_nothing(zones: 
         assert [row.record for row in records] == [row.record for row in mine]
 
 
+def test_Q3_a_zone_takes_the_state_where_its_source_has_truncated_the_log(zones: Map) -> None:
+    plant, office = zones.zone("plant"), zones.zone("office")
+    engine = plant.api.engine
+    give_voters(engine, MESH)
+    voter = SoleVoter(engine, MESH)
+    for name in "ab":
+        voter.commit(encode(mission(name, origin="plant")))
+    head = engine.read("test", lambda tx: tx.log_bounds()[1])
+    engine.store.write(lambda tx: tx.log_truncate(head + 1, 99, 1))
+    voter.commit(encode(mission("c", origin="plant")))
+    office.pulls(plant, carries=["any"])
+    zones.until(lambda: missions(office) == ["a", "b", "c"])
+    voter.commit(encode(mission("d", origin="plant")))
+    zones.until(lambda: missions(office) == ["a", "b", "c", "d"])
+    assert office.status("plant").quarantined == 0
+    with pytest.raises(NotGranted):
+        serve.serve_state(engine, Caller("zone", "other", frozenset({"another"})), MESH)
+
+
 # --- who may read --------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ from holdfast.rules.errors import (
     TooMany,
 )
 from holdfast.rules.ids import id_text
-from holdfast.rules.limits import FORWARDED_MAX
+from holdfast.rules.limits import FORWARDED_ALL_MAX, FORWARDED_BYTES_MAX, FORWARDED_MAX
 from holdfast.rules.quorum.intents import IntentAbandon
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import MeshRow
@@ -95,7 +95,8 @@ class Wires:
         self._at = peer
         return self
 
-    def serve(self, service: str, handler: Callable[[Any], Awaitable[bytes]]) -> None:
+    def serve(self, service: str, handler: Callable[[Any], Awaitable[bytes]], *, most: int) -> None:
+        assert most == FORWARDED_ALL_MAX
         self.services.setdefault(self._at, {})[service] = handler
 
     async def request(
@@ -132,7 +133,7 @@ class World:
             service = VoterService(
                 voters,
                 lambda mesh, order=order: order if mesh == MESH else None,  # type: ignore[misc]
-                lambda key, mesh: self.standing if key == b"dan" else None,
+                lambda key, mesh: self.standing if key in (b"dan", b"eve") else None,
             )
             service.start(self.wires.host(name))
         self.watch = FoldWatch(self.engine)
@@ -349,11 +350,51 @@ async def test_Q4_a_voter_answers_no_more_at_a_time_than_it_has_room_for() -> No
     await asyncio.sleep(0)
     with pytest.raises(TooMany):
         await service(Asked(b"dan", body))
+    other = asyncio.ensure_future(service(Asked(b"eve", body)))
+    await asyncio.sleep(0)
+    assert not other.done(), "another member has room of its own"
+    for one in (*many, other):
+        one.cancel()
+    await asyncio.gather(*many, other, return_exceptions=True)
+    world.orders["ana"].hangs = False
+    await service(Asked(b"dan", body))
+
+
+def test_Q3_proposals_of_one_member_are_bounded_by_their_bytes() -> None:
+    service = VoterService(engine_of("ana"), lambda mesh: None, lambda key, mesh: None)
+    half, counts = FORWARDED_BYTES_MAX // 2, service._proposals
+    with service._room(counts, b"dan", half), service._room(counts, b"dan", half):
+        with pytest.raises(TooMany), service._room(counts, b"dan", 1):
+            raise AssertionError("there is no room")
+        with service._room(counts, b"eve", half), service._room(counts, b"dan", 0):
+            pass
+    with service._room(counts, b"dan", FORWARDED_BYTES_MAX):
+        pass
+    assert not service._bytes
+    assert not counts
+
+
+@in_loop
+async def test_Q3_a_member_asks_a_voter_for_no_more_at_a_time_than_that_has_room_for() -> None:
+    world = World()
+    world.orders["ana"].hangs = True
+    many = [
+        asyncio.ensure_future(propose(world, mine(f"m{number}")))
+        for number in range(FORWARDED_MAX + 10)
+    ]
+    while len(world.wires.asked) < FORWARDED_MAX:
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert world.wires.asked == ["ana"] * FORWARDED_MAX
+    with pytest.raises(NoQuorum, match="earlier requests"):
+        await propose(world, mine("late"), timeout_ms=1)
+    many[0].cancel()
+    while len(world.wires.asked) == FORWARDED_MAX:
+        await asyncio.sleep(0)
     for one in many:
         one.cancel()
     await asyncio.gather(*many, return_exceptions=True)
-    world.orders["ana"].hangs = False
-    await service(Asked(b"dan", body))
 
 
 @in_loop

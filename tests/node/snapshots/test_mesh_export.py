@@ -8,9 +8,8 @@ from holdfast.node.library.node import Node
 from holdfast.node.snapshots.mesh_export import START, MeshExport, Place, has_forgotten
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.protocol.mesh_snapshot import pack_part, unpack_part
-from holdfast.rules.envelope import decode
+from holdfast.rules.envelope import UNCOUNTED, decode
 from holdfast.rules.errors import BadAnswer
-from holdfast.rules.rebuild import UNCOUNTED
 from support import envelopes as e
 from support.envelopes import MODEL
 from support.nodes import Nodes, store_of, team

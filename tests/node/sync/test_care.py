@@ -30,11 +30,11 @@ from holdfast.protocol.frames import (
     WireError,
 )
 from holdfast.rules.broker_rows import DestinationRow, FeedRow
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.errors import BadAnswer, DiskFull, HoldfastError, NotGranted, Unreachable
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import HOUR_MS
 from holdfast.rules.outbox import lane_of
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.rows import KnownMember
 from support.envelopes import MESH, state_set
 from support.nodes import Nodes, team

@@ -419,7 +419,7 @@ def test_D6_a_gap_is_asked_for_from_the_cursor(two: Two) -> None:
     two.settle()
     assert lost
     follows = [frame for frame in two.bob.said if isinstance(frame, Follow)]
-    assert follows[-1] == Follow(MESH, 1, 0, False) or follows[-1].after == 0
+    assert follows[-1] == Follow(MESH, 1, 0, False, True) or follows[-1].after == 0
     assert state_of(two.bob.node) == state_of(two.ana.node)
 
 
@@ -427,7 +427,7 @@ def test_D6_a_gap_that_is_never_filled_ends_the_connection(two: Two) -> None:
     two.connect()
     two.settle()
     page = Entries(MESH, 1, 5, 9, [], 9)
-    assert two.bob.take(page) == [Follow(MESH, 1, 0, False)]
+    assert two.bob.take(page) == [Follow(MESH, 1, 0, False, True)]
     for _ in range(SYNC_GAPS_MAX - 1):
         assert two.bob.take(page) == []
     with pytest.raises(BadAnswer, match="goes on at 5"):
@@ -569,13 +569,13 @@ def test_D6_a_place_that_is_told_unasked_is_followed_again(two: Two) -> None:
     """Whoever tells it has ended its feed."""
     two.connect()
     two.settle()
-    assert two.ana.take(MeshMoved(place_of(two))) == [Follow(MESH, 1, 0, False)]
+    assert two.ana.take(MeshMoved(place_of(two))) == [Follow(MESH, 1, 0, False, True)]
 
 
 def test_D6_a_broker_that_does_not_believe_our_cursor_is_not_asked_for_ever(two: Two) -> None:
     two.ana.change(broker_seq=7)
     two.ana.connect()
-    assert list(two.ana.to_broker) == [Follow(MESH, 1, 7, False)]
+    assert list(two.ana.to_broker) == [Follow(MESH, 1, 7, False, True)]
     assert two.ana.take(MeshMoved(place_of(two))) == []
     mesh = two.ana.sync.meshes[MESH]
     assert mesh.trouble is not None

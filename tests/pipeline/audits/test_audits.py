@@ -27,6 +27,7 @@ from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.spark.workers import DriverWorkers
+from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
 from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, Fence, decode_trusted
 from holdfast.rules.errors import UnknownKey
@@ -169,6 +170,29 @@ def plant_fences(world: World) -> Said:
     return {("fences", "finding", id) for id in (one, two, other, lease)}
 
 
+def plant_chains(world: World) -> Said:
+    chain = AuditChain("chain", "s", "chain", 1)
+    events: list[AuditRow] = []
+    for number in range(6):
+        last = events[-1] if events else None
+        events.append(next_event(chain, last, id=make_id(number), at=0, payload=b"1"))
+    one, _, _, four, five, _ = events
+    world.event(1, "chain", one)
+    late = world.event(2, "chain", four)
+    twin = next_event(chain, four, id=make_id(9), at=0, payload=b"2")
+    same = {world.event(3, "chain", five), world.event(4, "chain", twin)}
+    stray = next_event(
+        chain, msgspec.structs.replace(four, seq=5), id=make_id(8), at=0, payload=b"3"
+    )
+    torn = world.event(5, "chain", stray)
+    false = world.event(6, "chain", msgspec.structs.replace(one, epoch=2, hash=b"\1" * 32))
+    twice = max(same)  # of two in one place the later one in the order of the audit
+    return {
+        ("audit_chains", "notice", late),
+        *(("audit_chains", "finding", id) for id in (twice, torn, false)),
+    }
+
+
 def plant_frontiers(world: World) -> Said:
     world.logs += [
         LogFacts(log="cut", epoch=1, first=9, head=20, readers={"zed": 7, "yan": 8}),
@@ -248,6 +272,7 @@ PLANTS = {
     "repeats": plant_repeats,
     "stamps": plant_stamps,
     "fences": plant_fences,
+    "audit_chains": plant_chains,
     "frontiers": plant_frontiers,
     "claims": plant_claims,
     "refusals": plant_refusals,

@@ -21,8 +21,8 @@ from holdfast.pipeline.audits.commits import (
 from holdfast.pipeline.audits.gold import run_audits
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.schema import COMMITS, arrow_schema
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.ids import id_text
-from holdfast.rules.rebuild import UNCOUNTED
 from support.audit_world import World
 from support.envelopes import MESH, make_id
 

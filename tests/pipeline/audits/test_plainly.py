@@ -11,15 +11,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.pipeline.audits import AUDITS, MEASURES
 from holdfast.pipeline.audits.gold import findings_table, gold_tables, rows_of, run_audits
 from holdfast.pipeline.audits.live_facts import LiveFacts, LogFacts
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
 from holdfast.rules.envelope import Fence
 from support import plain_audits as plain
 from support.audit_world import START, World
+from support.envelopes import make_id
 from support.seeds import seeds
 
 SHARES = "holdfast.pipeline.audits.job.AUDIT_SHARE_ROWS"
@@ -41,14 +44,23 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
         self.world = World()
+        self.events: list[AuditRow] = []
         self.next: dict[tuple[str, int], int] = {}
         self.count: dict[tuple[str, str, int], tuple[int, int]] = {}
         self.epochs = dict.fromkeys(PEERS, 1)
         self.ids: list[str] = []
         for _ in range(self.chance.randint(20, 300)):
             self.chance.choices(
-                (self.write, self.hear, self.refuse, self.restore, self.turn, self.strong),
-                (50, 30, 4, 1, 6, 5),
+                (
+                    self.write,
+                    self.hear,
+                    self.refuse,
+                    self.restore,
+                    self.turn,
+                    self.strong,
+                    self.event,
+                ),
+                (50, 30, 4, 1, 6, 5, 3),
             )[0]()
         for log in PEERS:
             self.tell(log)
@@ -147,6 +159,19 @@ class Chaos:
         offset = self.next.get(("quorum", 1), 1)
         self.next["quorum", 1] = offset + 1
         self.world.strong(offset, "quorum", fence, state=state)
+
+    def event(self) -> None:
+        """An event of an audit stream: now and then one is left out, doubled, or torn off."""
+        chain = AuditChain("audited", "s", "audited", 1)
+        last = self.events[-1] if self.events else None
+        if last is not None and self.rarely():
+            last = msgspec.structs.replace(
+                last, seq=self.chance.choice((last.seq - 1, last.seq + 2))
+            )
+        number = len(self.events)
+        made = next_event(chain, last, id=make_id(5000 + number), at=0, payload=b"1")
+        self.events.append(made)
+        self.world.event(number + 1, "audited", made)
 
     def tell(self, log: str) -> None:
         first, head = self.chance.randrange(1, 9), self.chance.randrange(5, 60)

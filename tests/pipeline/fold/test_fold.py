@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from uuid import UUID
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,14 +15,17 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.node.core import fold as node_fold
 from holdfast.pipeline.fold.columns import ops_of
-from holdfast.pipeline.fold.fold import fold_family, merged, tasks_from
+from holdfast.pipeline.fold.fold import fold_family, merged
+from holdfast.pipeline.fold.turned import things_of
 from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
+from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
 from holdfast.rules.bodies import OPS, family_of
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
 from holdfast.rules.merge import DELETES, MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS, Version, is_newer
+from holdfast.rules.rebuild import rebuild_event
 from support.envelopes import (
     file_share,
     make_id,
@@ -35,7 +39,7 @@ from support.envelopes import (
     vector_store,
 )
 from support.histories import PEERS, Histories, grow
-from support.lake_rows import Rows, bronze_of, held, silver_rows
+from support.lake_rows import STAMPED, Rows, bronze_of, held, silver_rows
 
 pytestmark = pytest.mark.timeout(400)  # many jobs, on a machine that may be busy
 
@@ -73,6 +77,11 @@ def crowd(rng: random.Random) -> list[bytes]:
         # Once each: a task is named by the id of its creation.
         stamp = {"origin": rng.choice(PEERS), "lamport": rng.randint(1, 4), "mesh": "mesh-0"}
         raws.append(task_create(task, f"task {number}", seq=number + 1, **stamp))
+    event: AuditRow | None = None
+    for number in range(1, 5):
+        chain = AuditChain("mesh-0", "activityLog", PEERS[0], 1)
+        event = next_event(chain, event, id=make_id(7000 + number), at=number, payload=b"1")
+        raws.append(rebuild_event(msgspec.structs.replace(event, lamport=number)))
     return raws
 
 
@@ -105,7 +114,7 @@ def nodes(histories: Histories) -> list[Rows]:
 
 
 def test_P3_every_table_is_what_every_node_holds(bronze: DataFrame, nodes: list[Rows]) -> None:
-    for name in SILVER:
+    for name in STAMPED:
         folded = silver_rows(name, fold_family(name, bronze))
         assert folded, name
         for rows in nodes:
@@ -116,13 +125,13 @@ def test_P3_parts_that_were_folded_apart_and_repeatedly_merge_to_the_whole(
     bronze: DataFrame, nodes: list[Rows]
 ) -> None:
     some, others = F.xxhash64("id") % 3 != 0, F.xxhash64("id") % 3 != 1
-    for name in SILVER:
+    for name in STAMPED:
         # Both ways to find winners, and in both ways of looking up what the first scan has found.
         first = fold_family(name, bronze.where(some), FOLD_TWO_SCANS_ROWS_MIN)
         again = fold_family(name, bronze.where(others), FOLD_KEYS_AT_ONCE_ROWS_MAX + 1)
         if name == "tasks":
             parts = [fold_family("task_events", bronze.where(part)) for part in (some, others)]
-            whole = tasks_from(parts[0].unionByName(parts[1]))
+            whole = things_of("tasks", parts[0].unionByName(parts[1]))
         else:
             parts = [first, again, first]
             whole = merged(name, parts[0].unionByName(parts[1]).unionByName(parts[2]))
@@ -195,11 +204,13 @@ def test_P3_winners_are_those_of_the_rule_even_where_all_hashes_agree(
 
 def test_P3_the_merge_of_every_family_is_named_once() -> None:
     families = {family_of(op) for op in OPS}
-    assert set(MERGES) == families == set(FAMILY_OF.values())
+    assert set(MERGES) == {*families, "entity"} == set(FAMILY_OF.values())
+    # What only quorums decide is folded from commits.
+    assert not ops_of("entities")
     # The log is all the table that messages have; facts hold on to the objects that they name.
     assert set(node_fold._FAMILIES) == families - {"message"}
     assert set(KEYS) == set(SILVER) == set(FAMILY_OF)
-    for name in SILVER:
+    for name in STAMPED:
         assert ops_of(name), name
         tombstones = {op for op in ops_of(name) if op in DELETES}
         versions = MERGES[FAMILY_OF[name]] in (Merge.LAST_WRITER, Merge.NEWEST_LIVES)

@@ -59,7 +59,7 @@ class Silver:
     @property
     def position(self) -> int:
         tables = self.tables
-        return taken.position(tables["bronze"], tables["base"], tables["increments"])
+        return taken.position(taken.Sources(tables["bronze"]), tables["base"], tables["increments"])
 
     def add(self, batch: int, rows: int = 2) -> None:
         bronze = self.lake.fresh().bronze
@@ -68,7 +68,8 @@ class Silver:
     def fold(self, name: str) -> None:
         tables = self.tables
         table = tables[name]
-        notes = taken.notes(tables["bronze"], tables["base"] if name == "increments" else None)
+        sources = taken.Sources(tables["bronze"])
+        notes = taken.notes(sources, tables["base"] if name == "increments" else None)
         old = table.files() if name == "base" else []
         table.commit(table.stage_rows(rows_of(table, 0, 1)).files, old, txns=notes)
 

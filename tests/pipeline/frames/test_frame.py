@@ -28,7 +28,7 @@ from holdfast.pipeline.lake.schema import KEYS, SILVER, comments
 from holdfast.pipeline.spark.workers import DriverWorkers
 from holdfast.rules.errors import BadInput, NoSpark, UnknownKey
 from support.histories import Histories, grow
-from support.lake_rows import Row, Rows, bronze_of, held, silver_rows
+from support.lake_rows import STAMPED, Row, Rows, bronze_of, held, silver_rows
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -94,7 +94,7 @@ def test_P2_every_engine_shows_what_spark_shows_and_nodes_hold(
     spark: SparkSession, lake: Lake, node_rows: Rows
 ) -> None:
     with duckdb.connect() as connection:
-        for name in SILVER:
+        for name in STAMPED:
             frame = frames(lake)[name]
             expected = node_rows[name]
             assert silver_rows(name, frame.spark(spark)) == expected, name
@@ -154,7 +154,7 @@ def test_P4_whoever_takes_in_the_changes_has_what_the_table_has(
     spark: SparkSession, lake: Lake
 ) -> None:
     first, last = 0, 1
-    for name in SILVER:
+    for name in STAMPED:
         whole = sorted(frames(lake)[name].arrow().to_pylist(), key=repr)
         told = changes(lake, name, since=first)
         assert (told.since, told.upto) == (first, last)
@@ -252,7 +252,7 @@ def test_P2_a_catalog_of_spark_shows_the_current_state_to_every_session(
 
 
 def test_P3_the_views_for_other_engines_merge_as_nodes_do(spark: SparkSession, lake: Lake) -> None:
-    for name in SILVER:
+    for name in STAMPED:
         base = dataset(lake.silver(name)).to_table()
         since = dataset(lake.increments(name)).to_table()
         query = merged(name, "the_base", "the_since", quoting(Dialect.DUCKDB))
@@ -285,7 +285,7 @@ def test_P2_a_base_that_has_its_increments_already_is_shown_once(
     for name in ("memory", "vectors", "task_events", "facts"):
         with pytest.raises(KeyboardInterrupt):
             silver.compact(DriverWorkers(), lake, [name])
-    assert not silver.tasks_are_current(lake.fresh())
+    assert not silver.things_are_current(lake.fresh(), "tasks")
     for name in ("memory", "vectors", "task_events", "facts", "tasks"):
         assert rows_of(name, frames(lake)[name].arrow()) == node_rows[name], name
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from holdfast.node.library.node import open_node
 from holdfast.pipeline.audits.gold import run_audits
-from holdfast.pipeline.ingest.commits import known_commits
 from holdfast.pipeline.jobs.run import RunReport, run
+from holdfast.pipeline.lake.known_commits import known_commits
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.log import open_log
 from holdfast.rules.envelope import encode
@@ -18,10 +16,7 @@ from support.commit_pages import mission, page_of, take
 from support.daemon import make_home, running
 from support.envelopes import MESH
 from support.sole_voter import SoleVoter, give_voters
-
-
-def no_spark() -> SparkSession:
-    raise AssertionError("so little needs no Spark")
+from support.sparkless import no_spark
 
 
 def ran(lake: Lake, *locations: str, **options: Any) -> RunReport:
@@ -62,7 +57,7 @@ def test_Q4_records_of_what_was_committed_are_in_the_lake_once_for_each_log(tmp_
     assert rows(lake) == first
     ran(lake, str(ana))
     assert rows(lake) == first  # nothing twice
-    assert known_commits(lake.fresh().commits) == {("ana", 1): {MESH: 2}}
+    assert known_commits(lake.fresh().commits).ends == {("ana", 1): {MESH: 2}}
     # A node without a vote has the same records, beside its own log.
     committed(ana, "c")
     with open_node(ana, sync="normal") as source, open_node(bob, sync="normal") as node:

@@ -14,6 +14,7 @@ from holdfast.node.snapshots.manifest import NAME, PARTS, Signer, read_manifest
 from holdfast.node.snapshots.parts import envelopes
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.logs.commits import commit_rows
+from holdfast.pipeline.logs.log import ReadCommit
 from holdfast.pipeline.snapshot import build as snapshot
 from holdfast.pipeline.snapshot import files
 from holdfast.pipeline.snapshot.build import Point, build_snapshot, split_at
@@ -235,7 +236,8 @@ def test_Q4_a_mesh_with_voters_is_not_rebuilt_from_the_lake_and_the_refusal_says
             outcome=Outcome.APPLIED,
         )
     )
-    lake.commits.commit(lake.commits.stage_rows(commit_rows("ana", 1, [record])).files)
+    rows = commit_rows("ana", 1, [ReadCommit(record, None)], 1)
+    lake.commits.commit(lake.commits.stage_rows(rows).files)
     snapshot._refuse_voted(lake.fresh(), ["plans"])
     with pytest.raises(HasVoters, match="'team' has voters"):
         snapshot._refuse_voted(lake.fresh(), ["plans", "team"])

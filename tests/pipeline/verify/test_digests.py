@@ -20,7 +20,22 @@ from holdfast.rules.digests import DigestTally
 from support.held_rows import ROWS
 
 ENTRY = StructType([BRONZE[name] for name in ("mesh", "id", "raw")])
-SCHEMAS = {table: arrow_schema(SILVER.get(table, ENTRY)) for table in rules.TABLES}
+BESIDE = {
+    "tasks": {"number"},
+    "task_events": {"number"},
+    "entities": {"id", "updated_at", "number"},
+}
+"""By table: what the lake knows by the commit, and a node does not keep in the row."""
+SCHEMAS = {
+    table: pa.schema(
+        [
+            field
+            for field in arrow_schema(SILVER.get(table, ENTRY))
+            if field.name not in BESIDE.get(table, ())
+        ]
+    )
+    for table in rules.TABLES
+}
 MESHES = ("team", "ünï", "")
 TABLES = st.fixed_dictionaries({table: st.lists(ROWS[table], max_size=6) for table in rules.TABLES})
 
@@ -116,6 +131,6 @@ def searched(rows: Sequence[rules.Values], look: Searching) -> Searching:
 
 
 @pytest.mark.parametrize("table", rules.TABLES)
-def test_P3_every_column_of_the_lake_is_in_the_digest(table: str) -> None:
+def test_P3_every_column_of_a_node_is_in_the_digest(table: str) -> None:
     names = [column.name for column in rules.columns_of(table)]
     assert names == SCHEMAS[table].names

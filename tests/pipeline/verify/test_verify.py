@@ -174,7 +174,8 @@ def test_P3_a_node_that_folds_as_it_should_is_the_same(scene: Scene) -> None:
     assert (ana.status, ana.reason, ana.differences) == ("same", "", ())
     assert {one.table for one in ana.tables} == set(TABLES)
     assert all(one.rows == one.expected and one.buckets == 0 for one in ana.tables)
-    assert all(sum(o.rows for o in ana.tables if o.table == table) for table in TABLES)
+    filled = {one.table for one in ana.tables if one.rows}
+    assert filled == set(TABLES) - {"entities"}  # which only quorums make
 
 
 def test_P3_a_restored_node_is_held_against_the_log_that_it_has_now(scene: Scene) -> None:

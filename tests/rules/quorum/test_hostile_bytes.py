@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from holdfast.protocol.fusion_envelope import fusion_json, read_fusion
+from holdfast.rules.audit_chain import AuditChain, next_event
+from holdfast.rules.bodies import decode_body
+from holdfast.rules.envelope import decode
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.fingerprint import fingerprint
-from holdfast.rules.quorum.audit_chain import ChainHead, decode_event, encode_event, next_event
 from holdfast.rules.quorum.auth_material import (
     ApiKeyAuth,
     decode_auth,
@@ -23,6 +25,7 @@ from holdfast.rules.quorum.commit_record import decode_record
 from holdfast.rules.quorum.fence import parse_order, parse_token
 from holdfast.rules.quorum.intents import QUORUM_OPS
 from holdfast.rules.quorum.moments import parse_moment
+from holdfast.rules.rebuild import rebuild_event
 from support.envelopes import TASK, make_id
 from support.quorum_state import QuorumState, change, fence, intent, operation
 from support.seeds import seeds
@@ -39,13 +42,12 @@ def record() -> bytes:
     return state.records[0]
 
 
+EVENT = next_event(AuditChain("team", "s", "a", 1), None, id=make_id(1), at=1, payload=b'{"a":1}')
 SAMPLES: list[tuple[Callable[[bytes], object], bytes]] = [
     (decode_record, record()),
     (
-        decode_event,
-        encode_event(
-            next_event(ChainHead(), stream="s", origin="a", id=make_id(1), at=1, payload={"a": 1})
-        ),
+        lambda raw: decode_body(decode(raw)),
+        rebuild_event(msgspec.structs.replace(EVENT, lamport=1)),
     ),
     (decode_auth, encode_auth(make_snapshot_of_auth({"p": ApiKeyAuth("k")}, 0))),
     (read_fusion, fusion_json(CHANGE, None)),

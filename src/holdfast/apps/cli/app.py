@@ -38,7 +38,7 @@ _COMMANDS = (
         "quorum",
         "log",
     ),
-    *("fact", "consumer", "link", "send", "inbox", "outbox", "sweep"),
+    *("fact", "audit", "consumer", "link", "send", "inbox", "outbox", "sweep"),
     *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
     *("completion", "help"),
 )
@@ -90,11 +90,13 @@ def root(ctx: click.Context, home: str | None, mesh: str | None, as_json: bool) 
     if ctx.invoked_subcommand is None:
         from holdfast.apps.cli.commands.status import overview
 
+        output.works_at(home)
         overview(home, as_json)
 
 
 def run(words: list[str]) -> int:
     """Runs a full command; every error is printed in one shape and becomes an exit code."""
+    output.works_at()
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     try:
         return _dispatch(words)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.apps.cli import output
 from holdfast.apps.cli.session import CommandSession
 
 FILTER = "filter"
@@ -39,8 +40,10 @@ class SessionCommand(click.Command):
         around: dict[str, Any] = ctx.find_object(dict) or {}
         takes_id = "id" in ctx.params
         given = {name: ctx.params.pop(name, None) for name in ("home", "mesh", "as_json", "id")}
+        home = given["home"] or around.get("home")
+        output.works_at(home, ctx.params.get("store"), ctx.params.get("lake"))
         ctx.params["session"] = CommandSession(
-            home=given["home"] or around.get("home"),
+            home=home,
             mesh=given["mesh"] or around.get("mesh"),
             as_json=bool(given["as_json"] or around.get("as_json")),
             takes_id=takes_id,

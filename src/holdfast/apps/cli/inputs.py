@@ -11,6 +11,7 @@ from holdfast.node.library.node import Mesh
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, BadValue, BadVector, OverLimit, UnknownModel
 from holdfast.rules.rows import ModelRow
+from holdfast.rules.strict_json import strict_json
 from holdfast.rules.vectors import Model
 
 STDIN = "-"
@@ -37,11 +38,12 @@ def value_of(argument: str, as_json: bool) -> Any:
 
 
 def json_of(text: str, what: str) -> Any:
+    """A value from JSON, by the rule that holds for HTTP too."""
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        return strict_json(text.encode("utf-8", "surrogateescape"), what)
+    except BadInput as error:
         raise BadValue(
-            f"{what} is not JSON: {error}", hint="quote text twice: '\"text\"', or store it as text"
+            error.message, hint="quote text twice: '\"text\"', or store it as text"
         ) from None
 
 

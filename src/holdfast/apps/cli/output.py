@@ -6,9 +6,33 @@ depend on where it runs. This module stands on the cold path: keep its imports f
 
 from __future__ import annotations
 
+import os
 import sys
 
 from holdfast.rules.errors import HoldfastError, UnknownKey
+
+_places: dict[str, str] = {}
+"""The options by which this command was told where to work: `--home` and its like."""
+
+
+def works_at(home: str | None = None, store: str | None = None, lake: str | None = None) -> None:
+    """Notes where this command was told to work; hints name the same place from now on. What the
+    environment says needs no word: a pasted command finds it there too.
+    """
+    told = {"HOLDFAST_HOME": home, "HOLDFAST_BROKER_STORE": store, "HOLDFAST_LAKE": lake}
+    _places.clear()
+    for variable, place in told.items():
+        if place and place != os.environ.get(variable):
+            _places[f"--{variable.rpartition('_')[2].lower()}"] = place
+
+
+def pasteable(text: str) -> str:
+    """A text whose commands work on the place of this one."""
+    if not _places or "holdfast " not in text:
+        return text
+    from holdfast.apps.cli import pasted_hints
+
+    return pasted_hints.pasteable(text, _places)
 
 
 def out(text: str) -> None:
@@ -18,6 +42,10 @@ def out(text: str) -> None:
 
 def talk(text: str) -> None:
     """Prints a line for people, on stderr."""
+    _say(pasteable(text))
+
+
+def _say(text: str) -> None:
     sys.stderr.buffer.write(f"{text}\n".encode("utf-8", "backslashreplace"))
     sys.stderr.buffer.flush()
 
@@ -44,11 +72,11 @@ def failure(code: str, message: str, hint: str, as_json: bool, **more: object) -
     if as_json:
         import json
 
-        document = {"code": code, "message": message, "hint": hint, **more}
+        document = {"code": code, "message": message, "hint": pasteable(hint), **more}
         # Half a surrogate pair may come in by an argument; JSON must stay UTF-8.
-        talk(json.dumps({"error": document}, ensure_ascii=False, separators=(",", ":")))
+        _say(json.dumps({"error": document}, ensure_ascii=False, separators=(",", ":")))
     else:
-        talk(f"error: {message}")
+        _say(f"error: {message}")
         if hint:
             talk(f"hint: {hint}")
 

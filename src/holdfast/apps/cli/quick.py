@@ -32,6 +32,7 @@ def run(argv: list[str]) -> int | None:
     try:
         answer = _answer(family, key, home, mesh, as_json)
     except UnknownKey as missing:
+        output.works_at(home)
         return output.error(missing, as_json)
     except Unusual:
         return None

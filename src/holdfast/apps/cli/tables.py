@@ -22,6 +22,8 @@ from holdfast.apps.cli.times import iso
 _PAGE_ROWS = 500
 """Columns are fitted to this many rows at a time, so that a long list is not held in memory."""
 _CELL_CHARS_MAX = 80
+_COPIED = frozenset({"id", "task"})
+_ID_CHARS = 36
 _TITLES = {"event_at": "AT", "number": "NO"}
 
 encode = msgspec.json.Encoder().encode
@@ -152,7 +154,11 @@ def _rich_table(fields: Sequence[str], pages: Iterable[list[list[str]]]) -> None
     for number, page in enumerate(pages):
         grid = Table(box=None, pad_edge=False, show_header=number == 0, header_style="bold")
         for name in fields:
-            grid.add_column(_title(name), overflow="fold" if name == "id" else "ellipsis")
+            # What people copy from a table is whole; the other columns give way.
+            if name in _COPIED:
+                grid.add_column(_title(name), no_wrap=True, overflow="ignore", min_width=_ID_CHARS)
+            else:
+                grid.add_column(_title(name), no_wrap=True, overflow="ellipsis")
         for row in page:
             # As Text, so that square brackets in what a peer wrote are not taken for markup.
             grid.add_row(*(Text(text) for text in row))

@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http import (
+    commits,
     destinations,
     envelopes,
     logs,
@@ -43,7 +44,7 @@ from holdfast.transport.http_server import LISTENER
 log = logging.getLogger("holdfast")
 
 _MODULES: Final = (
-    *(hello, meshes, destinations, envelopes, logs, queues, objects, snapshots),
+    *(hello, meshes, destinations, envelopes, logs, queues, objects, snapshots, commits),
     *(operator, metrics, openapi, docs_page),
 )
 _BEGIN: Final = b"/v1/meshes/"

@@ -17,8 +17,8 @@ from holdfast.rules import limits
 from holdfast.rules.broker_rows import DestinationRow
 from holdfast.rules.destinations import check_destination
 from holdfast.rules.errors import BadInput, BadValue, NotAMember, UnknownDestination
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import json_body
 
 _AT = "/api/my/meshes/{mesh}"
 _DELIVERIES_MAX = 1000

@@ -46,10 +46,10 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_time_ms
 from holdfast.rules.names import check_key
 from holdfast.rules.rows import Columns
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.ranges import Form, Lines, RangeBounds, arrow_form
 from holdfast.service.http.route import Param, Route
 from holdfast.service.http.streaming import Streamed
-from holdfast.service.http.strict_json import json_body
 
 _AT: Final = "/v1/meshes/{mesh}"
 _NUMBER_MAX: Final = limits.LAMPORT_MAX

@@ -38,8 +38,8 @@ from holdfast.rules.ids import id_text
 from holdfast.rules.invites import SECRET_BYTES, digest
 from holdfast.rules.keys import bytes_of, text_of
 from holdfast.rules.names import check_key, check_mesh
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import json_body
 
 _AT = "/api/my/meshes/{mesh}"
 

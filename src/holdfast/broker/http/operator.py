@@ -18,9 +18,9 @@ from holdfast.rules.broker_rows import BrokerSwept, MeshStanding, Orphan
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.names import check_mesh
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import json_body
 from holdfast.service.http.version import common_formats
 
 

@@ -26,9 +26,9 @@ from holdfast.rules.destinations import check_destination
 from holdfast.rules.errors import LeaseEnded, NotAMember, OverLimit, UnknownDestination
 from holdfast.rules.ids import id_text
 from holdfast.rules.keys import bytes_of, text_of
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import json_body
 
 _AT = "/v1/meshes/{mesh}/queues"
 _ONE = _AT + "/{queue:path}"

@@ -35,9 +35,9 @@ from holdfast.rules.errors import (
     UnknownObject,
 )
 from holdfast.rules.ids import id_text, parse_id
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Route
-from holdfast.service.http.strict_json import json_body
 
 BINARY: Final = "application/octet-stream"
 _AT: Final = "/api/my/meshes/{mesh}/snapshot"

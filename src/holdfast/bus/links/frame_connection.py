@@ -4,8 +4,9 @@ While two peers say hello, frames are taken one at a time (`next_frame`), and re
 other side sends more than a hello has. Then a link takes over and gets every frame as it comes.
 
 Many frames come with one piece of bytes. So many are handed on in one turn of the loop, then it is
-others' turn: tens of thousands of tiny frames fit into what a socket hands over at once. Everything
-that is sent in one turn leaves with one write. Frames of the link itself go first. The rest leaves
+others' turn: tens of thousands of tiny frames fit into what a socket hands over at once. Whoever
+gets a frame that costs many turns holds the rest back meanwhile (`stop_reading`). Everything that
+is sent in one turn leaves with one write. Frames of the link itself go first. The rest leaves
 in the order in which it was handed over: whoever sends asks `is_full` first, so that nothing waits
 here that something more urgent would have to overtake.
 """
@@ -74,6 +75,8 @@ class FrameConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_behind = False
         """Frames have come that are handed on in the next turn."""
+        self._is_held = False
+        """Somebody is at work on a frame; what follows it is handed on after that."""
         self._is_closing = False
         self._gone: Exception | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
@@ -112,6 +115,7 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         while self._is_behind:  # what came before the end counts
+            self._is_held = False
             self._go_on()
         self._is_closing, self._gone = True, exc
         if self._sink is not None:
@@ -158,7 +162,7 @@ class FrameConnection(asyncio.Protocol):
             while not self._is_closing and (frame := next_frame()) is not None:
                 take(frame)
                 left -= 1
-                if not left:
+                if not left or self._is_held:
                     self._is_behind = True
                     break
         except HoldfastError as error:
@@ -172,9 +176,17 @@ class FrameConnection(asyncio.Protocol):
             self._open().pause_reading()
             self._loop.call_soon(self._go_on)
 
+    def stop_reading(self) -> None:
+        """Nothing more of this connection is handed on, nor read, until `read_on`."""
+        self._is_held = True
+
+    def read_on(self) -> None:
+        self._is_held = False
+        self._loop.call_soon(self._go_on)
+
     def _go_on(self) -> None:
         """Hands on what the turn before has left."""
-        if not self._is_behind:
+        if not self._is_behind or self._is_held:
             return
         self._is_behind = False
         if self._sink is None or self._is_closing:

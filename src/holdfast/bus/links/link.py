@@ -224,6 +224,12 @@ class PeerLink:
         if grant and not self._is_over:
             self._tell(FrameKind.CREDIT, CreditFrame(stream, grant))
 
+    def stop_reading(self) -> None:
+        self._connection.stop_reading()
+
+    def read_on(self) -> None:
+        self._connection.read_on()
+
     def blame(self, error: HoldfastError) -> None:
         """Counts a fault of the peer, and ends the link after too many."""
         if self._owner.blamed(self, error):

@@ -19,7 +19,9 @@ from holdfast.node.broker_client.objects import BrokerObjects
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.broker_http import (
+    BroughtState,
     Chunk,
+    CommitsStanding,
     Declare,
     Destination,
     Destinations,
@@ -43,7 +45,7 @@ from holdfast.protocol.broker_http import (
     Subscriptions,
 )
 from holdfast.protocol.broker_log_http import FeedResponse
-from holdfast.protocol.log_wire import JSON
+from holdfast.protocol.log_wire import JSON, MSGPACK
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
@@ -55,11 +57,13 @@ from holdfast.rules.invites import SECRET_BYTES, Invite, check_broker_url, forma
 from holdfast.rules.keys import HelloTranscript, bytes_of, card_of, parse_card, text_of
 from holdfast.rules.limits import (
     BROKER_PART_BYTES_MAX,
+    COMMIT_PAGE_BYTES_MAX,
     INVITE_HOURS,
     LINK_CONNECT_MS_MAX,
     LINK_READ_MS_MAX,
     MIB,
 )
+from holdfast.rules.quorum.intents import Engine
 from holdfast.transport.handshake import ClientSession, Seed, handshake, require_proof
 from holdfast.transport.http_client import Client, Content
 from holdfast.transport.session_client import SessionClient
@@ -121,6 +125,11 @@ class BrokerClient:
     def of(cls, trust: Trust, url: str, card: str) -> BrokerClient:
         """As this node, by its own key."""
         return cls(url, card, (trust.name, trust.seed))
+
+    @property
+    def name(self) -> str:
+        """The broker's, as it is pinned."""
+        return self._name
 
     def close(self) -> None:
         self._client.close()
@@ -315,6 +324,27 @@ class BrokerClient:
         answer.expect(_BINARY)
         return answer.body
 
+    # --- what quorums have committed -----------------------------------------------------------
+
+    def commits(self, mesh: str) -> CommitsStanding:
+        """What the broker holds of the order of a mesh."""
+        return self.ask(CommitsStanding, "GET", _commits(mesh))
+
+    def commits_page(self, mesh: str, first: int) -> bytes:
+        path = f"{_commits(mesh)}/page?from={first}"
+        return self._calls.call("GET", path, bytes_max=COMMIT_PAGE_BYTES_MAX).msgpack()
+
+    def bring_commits(self, mesh: str, page: bytes) -> CommitsStanding:
+        """CommitForked if the broker has another order; what it knows changes nothing."""
+        headers = {"Content-Type": MSGPACK}
+        answer = self._calls.call("POST", _commits(mesh), body=page, headers=headers)
+        return answer.json(CommitsStanding)
+
+    def name_state(self, mesh: str, sha: str, engine: Engine) -> CommitsStanding:
+        """An object that we have brought is the committed state."""
+        request = BroughtState(sha, engine)
+        return self.ask(CommitsStanding, "PUT", f"{_commits(mesh)}/state", request)
+
     # --- one call ------------------------------------------------------------------------------
 
     def ask(
@@ -372,6 +402,10 @@ def card_shown(url: str, us: tuple[str, Seed]) -> str:
 def _at(mesh: str, *more: str) -> str:
     """A path below a mesh. A slash within a name does not end it."""
     return "/".join(("/api/my/meshes", *(quote(part, safe="") for part in (mesh, *more))))
+
+
+def _commits(mesh: str) -> str:
+    return f"/v1/meshes/{quote(mesh, safe='')}/commits"
 
 
 def _snapshot(answer: SnapshotResponse) -> Snapshot:

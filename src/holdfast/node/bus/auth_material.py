@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import os
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -68,17 +70,56 @@ class AuthMaterial:
         Returns what came with it.
         """
         came = decode_auth(raw)
-        secret = self._secret(make=True)
 
         def work(tx: Transaction) -> None:
             after = {**self._opened(tx), **came.payload.provider_auth}
             kept = make_snapshot_of_auth(after, self._engine.ctx.now_ms())
-            tx.job_put(self._sealed(secret, encode_auth(kept)))
+            tx.job_put(self._sealed(SealSecret.key(secret), encode_auth(kept)))
 
-        self._engine.write("auth.receive", work)
+        with alone_in(self._paths.root):
+            secret = self._made_key()
+            self._engine.write("auth.receive", work)
         told = summary(came)
         log.warning("auth material of %d providers came from %s", told.count, by)
         return told
+
+    def forget(self, providers: Sequence[str] | None) -> AuthSummary:
+        """Deletes the material of these providers, or all of it; returns what was deleted. What is
+        left is sealed by a new key, and the old one is gone: whatever the database's file still has
+        in free pages opens for nobody.
+        """
+        with alone_in(self._paths.root):
+            row = self._engine.read("auth.export", lambda tx: tx.job_get(_JOB))
+            if row is None:
+                self._paths.auth_key.unlink(missing_ok=True)
+                return summary(make_snapshot_of_auth({}, self._engine.ctx.now_ms()))
+            gone = self._engine.read("auth.export", partial(self._named, providers=providers))
+            new = os.urandom(KEY_BYTES)
+            # Both keys stand there until the database has what the new one sealed.
+            durable_replace(self._paths.auth_key, new + self._fitting(row))
+            left = self._engine.write(
+                "auth.forget", partial(self._without, gone=frozenset(gone), key=new)
+            )
+            if left:
+                durable_replace(self._paths.auth_key, new)
+            else:
+                self._paths.auth_key.unlink()
+        told = summary(make_snapshot_of_auth(gone, self._engine.ctx.now_ms()))
+        log.warning("auth material of %d providers was deleted", told.count)
+        return told
+
+    def _named(self, tx: Reader, providers: Sequence[str] | None) -> dict[str, ProviderAuthEntry]:
+        here = self._opened(tx)
+        return {name: one for name, one in here.items() if providers is None or name in providers}
+
+    def _without(self, tx: Transaction, gone: frozenset[str], key: bytes) -> int:
+        left = {name: one for name, one in self._opened(tx).items() if name not in gone}
+        if left:
+            kept = make_snapshot_of_auth(left, self._engine.ctx.now_ms())
+            tx.job_put(self._sealed(SealSecret.key(key), encode_auth(kept)))
+        else:
+            tx.job_drop(_JOB)
+        return len(left)
 
     # --- at rest -----------------------------------------------------------------------------
 
@@ -86,8 +127,7 @@ class AuthMaterial:
         row = tx.job_get(_JOB)
         if row is None:
             return {}
-        lock = SealLock.decode(b64decode(row.cursor["lock"]))
-        key = open_lock(lock, self._secret(make=False))
+        key = open_lock(_lock_of(row), SealSecret.key(self._fitting(row)))
         body = BodySeal({1: key}, os.urandom).open(_TABLE, 1, 1, b64decode(row.cursor["sealed"]))
         return decode_auth(body).payload.provider_auth
 
@@ -100,16 +140,31 @@ class AuthMaterial:
         }
         return JobRow(name=_JOB, cursor=cursor, updated_at=self._engine.ctx.now_ms())
 
-    def _secret(self, *, make: bool) -> SealSecret:
+    def _fitting(self, row: JobRow) -> bytes:
+        """The key in the file that opens what is stored: while something is deleted, it has two."""
+        keys = _keys_in(self._paths.auth_key)
+        for key in keys:
+            with suppress(WrongKey):
+                open_lock(_lock_of(row), SealSecret.key(key))
+                return key
+        raise WrongKey(
+            "the auth material was sealed by another key",
+            hint=f"restore {self._paths.auth_key.name}, or receive the auth material again",
+        )
+
+    def _made_key(self) -> bytes:
+        """The key of now; a new one if there is none."""
         path = self._paths.auth_key
-        if make:
-            with alone_in(self._paths.root):
-                if not path.exists():
-                    durable_replace(path, os.urandom(KEY_BYTES))
-        return SealSecret.key(_key_in(path))
+        if not path.exists():
+            durable_replace(path, os.urandom(KEY_BYTES))
+        return _keys_in(path)[0]
 
 
-def _key_in(path: Path) -> bytes:
+def _lock_of(row: JobRow) -> SealLock:
+    return SealLock.decode(b64decode(row.cursor["lock"]))
+
+
+def _keys_in(path: Path) -> list[bytes]:
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -117,6 +172,6 @@ def _key_in(path: Path) -> bytes:
             f"the key of auth material cannot be read: {error.strerror}",
             hint=f"restore {path.name}, or receive the auth material again",
         ) from None
-    if len(raw) != KEY_BYTES:
+    if len(raw) not in (KEY_BYTES, 2 * KEY_BYTES):
         raise WrongKey(f"{path} is no key of auth material")
-    return raw
+    return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]

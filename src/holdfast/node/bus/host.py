@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from holdfast.bus.bus import Bus
@@ -28,6 +29,7 @@ from holdfast.node.bus.home_directory import HomeDirectory
 from holdfast.node.bus.local import LocalBus, ServedHere, answered_by
 from holdfast.node.bus.member_peers import MemberPeers
 from holdfast.node.bus.members import MeshMembers
+from holdfast.node.bus.members_heard import MembersHeard
 from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MemberGrants
 from holdfast.node.bus.seal_secret import seal_secret
@@ -47,6 +49,7 @@ from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.quorum_requests import OPERATE
 from holdfast.rules.errors import BadInput, WrongKey
 from holdfast.rules.keys import public_key
+from holdfast.rules.limits import SECOND_MS
 from holdfast.rules.outbox import is_peer_lane
 from holdfast.service.instance_lock import DaemonLock
 from holdfast.storage.files.home import HomePaths
@@ -84,7 +87,8 @@ class BusHost:
             self.voters.addresses,
             writer.write,
         )
-        self.quorum = LocalQuorum(engine, writer.write, orders.order, orders)
+        heard = MembersHeard(engine, self._member_peers, self.voters, _monotonic_ms)
+        self.quorum = LocalQuorum(engine, writer.write, orders.order, orders, heard=heard)
         orders.on_order = self._order_changed
         self._orders = orders
         self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
@@ -315,3 +319,7 @@ class _LinkNews:
         self._tell({"name": link.name, "state": "down", "address": link.address})
 
     async def close(self) -> None: ...
+
+
+def _monotonic_ms() -> int:
+    return int(monotonic() * SECOND_MS)

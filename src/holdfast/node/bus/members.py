@@ -214,7 +214,7 @@ class MeshMembers:
                     f"{owner_name}, who made the invite, was not reached at {where}, or does not "
                     "know the invite",
                     hint="see that its daemon runs and listens for the bus; ask for a new invite, "
-                    "with its address: holdfast mesh invite MESH --at HOST:PORT",
+                    "with its address: `holdfast mesh invite MESH --at HOST:PORT`",
                 )
             # The secret of a member's invite is a key, which nobody else has to know.
             secret = bytes(SECRET_BYTES) if invite.capability else invite.secret

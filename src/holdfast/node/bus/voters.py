@@ -59,6 +59,10 @@ class MeshVoters:
         linked = self._running().linked_keys()
         return [text_of(key) for key in sorted(found, key=lambda key: key not in linked)]
 
+    def linked(self) -> frozenset[bytes]:
+        """The keys of peers that a link stands to; none before the bus is bound."""
+        return frozenset() if self.members is None else self.members.linked_keys()
+
     async def request(
         self, to: str, service: str, body: bytes, *, timeout_ms: int, wait_ms: int
     ) -> Answer:
@@ -83,8 +87,9 @@ class MeshVoters:
             if not self._peers.is_ours(held.row.owner):
                 raise NotAllowed(
                     f"{peer!r} may not vote in {mesh!r}",
-                    hint=f"ask the mesh's owner: holdfast mesh grant {peer} --mesh {mesh} "
-                    + " ".join(f"--grant {right}" for right in (*listed.grants, VOTE)),
+                    hint=f"ask the mesh's owner: `holdfast mesh grant {peer} --mesh {mesh} "
+                    + " ".join(f"--grant {right}" for right in (*listed.grants, VOTE))
+                    + "`",
                 )
             sharing = BusSharing(self._engine, self._own_key)
             await asyncio.to_thread(sharing.grant, mesh, peer, (*listed.grants, VOTE))

@@ -173,6 +173,10 @@ class CommitRun:
         tx.quorum_put(_moved(state.standing, self._entries, counted, self._upto))
         return results
 
+    def committed(self) -> None:
+        """The writer has committed it: who spreads commits finds the mesh when it is told."""
+        self._ctx.commits_of.add(self._mesh)
+
     def _results(
         self, decided: list[Decision | Refused], offsets: dict[int, int], number: int
     ) -> list[Committed]:

@@ -231,18 +231,23 @@ class CommitPageIntake:
         )
 
     def _note(self, tx: Transaction, found: Sequence[CommitTrouble]) -> tuple[CommitTrouble, ...]:
-        """Keeps trouble that is not known; returns what was kept."""
-        if not found:
-            return ()
-        mesh = self._page.mesh
-        kept = commit_trouble(tx, mesh)
-        there = {(one.kind, one.number) for one in kept}
-        fresh = [one for one in found if (one.kind, one.number) not in there]
-        fresh = fresh[: max(0, COMMIT_TROUBLES_KEPT - len(kept))]
-        if fresh:
-            cursor = {"trouble": msgspec.to_builtins([*kept, *fresh])}
-            tx.job_put(JobRow(name=_JOB + mesh, cursor=cursor, updated_at=self._ctx.now_ms()))
-        return tuple(fresh)
+        return note_trouble(tx, self._page.mesh, found)
+
+
+def note_trouble(
+    tx: Transaction, mesh: str, found: Sequence[CommitTrouble]
+) -> tuple[CommitTrouble, ...]:
+    """Keeps trouble that is not known; returns what was kept."""
+    if not found:
+        return ()
+    kept = commit_trouble(tx, mesh)
+    there = {(one.kind, one.number) for one in kept}
+    fresh = [one for one in found if (one.kind, one.number) not in there]
+    fresh = fresh[: max(0, COMMIT_TROUBLES_KEPT - len(kept))]
+    if fresh:
+        cursor = {"trouble": msgspec.to_builtins([*kept, *fresh])}
+        tx.job_put(JobRow(name=_JOB + mesh, cursor=cursor, updated_at=fresh[-1].found_at))
+    return tuple(fresh)
 
 
 def commit_trouble(tx: Reader, mesh: str) -> list[CommitTrouble]:
@@ -256,9 +261,9 @@ def forget_trouble(tx: Transaction, mesh: str) -> None:
     tx.job_drop(_JOB + mesh)
 
 
-def tell_trouble(mesh: str, taken: PageTaken) -> None:
-    """Logs what a page has brought up: after its commit, by whoever had it taken in."""
-    for one in taken.trouble:
+def tell_trouble(mesh: str, found: Sequence[CommitTrouble]) -> None:
+    """Logs what a page or a state has brought up: after its commit, by whoever had it taken in."""
+    for one in found:
         log.error(
             "%s: commit %d of %s, as %s has it: %s",
             one.kind,

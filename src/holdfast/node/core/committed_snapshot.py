@@ -56,6 +56,7 @@ from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import (
     BadQuorumSnapshot,
+    CommitForked,
     IntentAbandoned,
     LogMismatch,
     NoVoters,
@@ -63,6 +64,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.lamport import highest_taken
 from holdfast.rules.limits import CHUNK_ROWS, QUORUM_STAGE_ROWS
 from holdfast.rules.quorum.commit_record import decode_stored_record
+from holdfast.rules.quorum.intents import Engine
 from holdfast.rules.quorum.snapshot_rules import SnapshotRules, check_last_revision
 from holdfast.rules.quorum.state_rows import (
     CommitRow,
@@ -222,9 +224,19 @@ class SnapshotStage:
     """
 
     def __init__(
-        self, store: Store, ctx: NodeContext, mesh: str, chunks: Callable[[], Iterable[bytes]]
+        self,
+        store: Store,
+        ctx: NodeContext,
+        mesh: str,
+        chunks: Callable[[], Iterable[bytes]],
+        *,
+        follows: Engine | None = None,
     ) -> None:
+        """`follows` is the engine of the voters, on a node that has no vote: it takes what was
+        committed up to any index, and may not have heard of the quorum or of its last incarnation.
+        """
         self._store, self._ctx, self._mesh, self._chunks = store, ctx, mesh, chunks
+        self._follows = follows
         self._staging = staging_of(mesh)
         self._header: SnapshotHeader | None = None
         self._rules: SnapshotRules | None = None
@@ -232,7 +244,13 @@ class SnapshotStage:
         self._highest = 0
         """The highest stamp among its envelopes."""
 
-    def stage(self, index: int) -> None:
+    @property
+    def number(self) -> int:
+        """The last commit that is in what was staged."""
+        assert self._header is not None, "it was staged"
+        return self._header.number
+
+    def stage(self, index: int | None) -> None:
         """Reads and checks all of it and stages its rows. BadQuorumSnapshot if it is not a snapshot
         up to this index that this node can take in, LogMismatch if this node has folded another
         order: nothing that anybody reads has changed then.
@@ -254,7 +272,7 @@ class SnapshotStage:
             self.clear()
             raise
 
-    def put_in_place(self, index: int) -> None:
+    def put_in_place(self, index: int | None) -> None:
         """The mesh is as the snapshot says, from one moment to the next."""
         if self._header is None:
             self.stage(index)
@@ -273,11 +291,13 @@ class SnapshotStage:
 
     # --- staging -----------------------------------------------------------------------------
 
-    def _begin(self, header: SnapshotHeader, index: int) -> None:
-        with self._store.read() as reader:
-            standing = _standing(reader, self._mesh)
+    def _begin(self, header: SnapshotHeader, index: int | None) -> None:
         if header.version != VERSION:
             raise BadQuorumSnapshot(f"a snapshot of version {header.version}")
+        with self._store.read() as reader:
+            standing = self._stands(reader, header)
+        if self._follows is not None and header.tag != standing.tag:
+            raise CommitForked(f"another group of voters than that of {self._mesh!r} here")
         if (header.mesh, header.incarnation, header.tag) != (
             standing.mesh,
             standing.incarnation,
@@ -287,7 +307,7 @@ class SnapshotStage:
                 f"a snapshot of incarnation {header.incarnation} of {header.mesh!r} for "
                 f"incarnation {standing.incarnation} of {standing.mesh!r}"
             )
-        if header.index != index:
+        if index is not None and header.index != index:
             raise BadQuorumSnapshot(f"a snapshot up to {header.index}, offered as {index}")
         if header.number < standing.number or header.index < standing.applied:
             raise LogMismatch(
@@ -297,6 +317,32 @@ class SnapshotStage:
         self._header, self._known = header, standing.number
         self._highest = 0
         self._rules = SnapshotRules(header.mesh, header.number, header.fence, header.committed_at)
+
+    def _stands(self, reader: Reader, header: SnapshotHeader) -> QuorumRow:
+        """Where this node stands. One that follows has its group and incarnation from the snapshot,
+        unless it knows of a later one, or of another group.
+        """
+        if self._follows is None:
+            return _standing(reader, self._mesh)
+        theirs = QuorumRow(
+            mesh=self._mesh,
+            engine=self._follows,
+            incarnation=header.incarnation,
+            tag=header.tag,
+        )
+        here = reader.quorum_get(self._mesh)
+        if here is None:
+            return theirs
+        if here.voter is not None:
+            raise LogMismatch(f"this node takes part in the order of {self._mesh!r} itself")
+        if header.incarnation < here.incarnation:
+            raise LogMismatch(
+                f"a snapshot of incarnation {header.incarnation} of {self._mesh!r}, of which this "
+                f"node knows {here.incarnation}"
+            )
+        if header.incarnation == here.incarnation:
+            return msgspec.structs.replace(here, tag=here.tag or header.tag)
+        return msgspec.structs.replace(theirs, number=here.number)
 
     def _commits(self, rows: Sequence[GivenCommit]) -> _Put:
         checked = [(row, *self._the_rules.commit(row.record, row.raw)) for row in rows]
@@ -323,7 +369,8 @@ class SnapshotStage:
     def _compare(self, tx: Transaction, number: int, record: bytes) -> None:
         ours = tx.commit_range(self._mesh, number, 1)
         if [row.record for row in ours] != [record]:
-            raise LogMismatch(
+            error = LogMismatch if self._follows is None else CommitForked
+            raise error(
                 f"commit {number} of {self._mesh!r} is another one here than in the snapshot",
                 hint="this node has followed another group: let it join with another home",
             )
@@ -422,7 +469,7 @@ class SnapshotStage:
     def _place(self, tx: Transaction, tasks: Sequence[GivenTask]) -> None:
         header = self._header
         assert header is not None, "it was staged"
-        standing = _standing(tx, self._mesh)
+        standing = self._stands(tx, header)
         if standing.number != self._known or standing.applied > header.index:
             raise LogMismatch(f"commits of {self._mesh!r} were folded meanwhile; take it in again")
         kept = self._not_adopted(tx)

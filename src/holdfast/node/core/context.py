@@ -12,7 +12,7 @@ class NodeContext:
     read.
     """
 
-    __slots__ = ("blobs", "epoch", "new_id", "now_ms", "peer", "read_intents")
+    __slots__ = ("blobs", "commits_of", "epoch", "new_id", "now_ms", "peer", "read_intents")
 
     def __init__(self, peer: str, epoch: int, clock: Clock, blobs: BlobStore) -> None:
         self.peer = peer
@@ -21,3 +21,7 @@ class NodeContext:
         self.new_id = clock.new_id
         self.blobs = blobs
         self.read_intents = ReadIntents()
+        self.commits_of: set[str] = set()
+        """Meshes whose order may have grown since whoever spreads commits last looked. For any
+        thread: meshes are added, and taken out one by one.
+        """

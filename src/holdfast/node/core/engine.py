@@ -33,7 +33,15 @@ NEEDS_ROOM: Final = frozenset(
     (
         *("state.set", "memory.set", "vector.store", "vector.reembed", "file.share"),
         *("task.create", "task.claim", "task.release", "task.complete", "task.cancel"),
-        *("fact.append", "mesh.create", "conflict.restore", "intake", "import", "link.take"),
+        *(
+            "fact.append",
+            "audit.append",
+            "mesh.create",
+            "conflict.restore",
+            "intake",
+            "import",
+            "link.take",
+        ),
         *("message.send", "sync.take", "sync.express", "quorum.queue"),
     )
 )

@@ -18,8 +18,10 @@ import msgspec
 from holdfast.node.core import ledger
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import fold_task
+from holdfast.rules.audit_chain import AuditRow, Neighbours, refuse_fork
 from holdfast.rules.bodies import (
     OPS,
+    AuditAppend,
     Body,
     Fact,
     FileShare,
@@ -219,6 +221,30 @@ def _fold_fact(
     return Outcome.APPLIED
 
 
+# --- audit streams -------------------------------------------------------------------------------
+
+
+def refuse_forked_event(tx: Reader, event: AuditRow) -> None:
+    """Raises AuditForked unless an event fits to what its chain has here."""
+    chain = event.chain
+    places = (event.seq, event.seq - 1, event.seq + 1)
+    refuse_fork(event, Neighbours(*(tx.audit_get(chain, seq) for seq in places)))
+
+
+def _fold_event(
+    tx: Transaction,
+    ctx: NodeContext,
+    envelope: Envelope,
+    body: Body,
+    offset: int,
+    current: Version | None,
+) -> Outcome:
+    """Adds an event to its chain. One that is there comes again because its id was forgotten."""
+    assert isinstance(body, AuditAppend)
+    added = tx.audit_add(body.event(envelope, offset))
+    return Outcome.APPLIED if added else Outcome.NOOP_ALREADY_APPLIED
+
+
 # --- vectors -------------------------------------------------------------------------------------
 
 
@@ -285,6 +311,7 @@ _FAMILIES: Final[dict[str, tuple[_Find | None, _Fold]]] = {
     "vector": (_vector_current, _fold_vector),
     "task": (None, fold_task),
     "fact": (None, _fold_fact),
+    "audit": (None, _fold_event),
 }
 _BY_OP: Final = {op: _FAMILIES[family_of(op)] for op in OPS if family_of(op) in _FAMILIES}
 CURRENT: Final = {op: find for op, (find, _) in _BY_OP.items() if find is not None}

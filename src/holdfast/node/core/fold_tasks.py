@@ -16,6 +16,7 @@ from holdfast.rules.bodies import NOTHING, Body, TaskCreate, TaskTurn
 from holdfast.rules.envelope import Envelope
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, is_newer
+from holdfast.rules.quorum.task_turns import fold_both
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import ConflictRow, TaskEventRow, TaskRow, WarningRow
 from holdfast.rules.task_join import Verdict, join
@@ -113,14 +114,8 @@ def task_of_events(events: Iterable[TaskEventRow]) -> tasks.Task:
     order.
     """
     turns = list(events)
-    places = [event.place for event in turns if event.place]
-    if not places:
-        return tasks.fold(event.turn for event in turns)[0]
-    first = min(places)
-    task, _ = tasks.fold(event.turn for event in turns if event.place == first)
-    for event in turns:
-        if event.place > first:
-            task, _ = tasks.step(task, event.turn)
+    stamped = (event.turn for event in turns if not event.place)
+    task, _ = fold_both(stamped, [event.turn for event in turns if event.place])
     return task
 
 

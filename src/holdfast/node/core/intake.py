@@ -27,13 +27,19 @@ from holdfast.node.core.change import (
 )
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.fold import current_version, fold, is_live, model_of
+from holdfast.node.core.fold import (
+    current_version,
+    fold,
+    is_live,
+    model_of,
+    refuse_forked_event,
+)
 from holdfast.node.core.streams import PlacedInStreams
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
-from holdfast.rules.bodies import Body, MessageSend, family_of
+from holdfast.rules.bodies import AuditAppend, Body, MessageSend, family_of
 from holdfast.rules.broker_sync import is_forged
 from holdfast.rules.data_classes import is_decided
-from holdfast.rules.envelope import Envelope, decode_trusted
+from holdfast.rules.envelope import UNCOUNTED, Envelope, decode_trusted
 from holdfast.rules.errors import (
     BadEnvelope,
     ForgedOrigin,
@@ -50,7 +56,6 @@ from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.merge import DELETES, version_of
 from holdfast.rules.order import Version, is_newer
 from holdfast.rules.quorum.known_intents import intent_of
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.retention import buried_name, is_too_old
 from holdfast.rules.rows import Entry, InboxRow, MeshRow, OutboxRow, PeerRow
@@ -58,7 +63,7 @@ from holdfast.storage.ports import Reader, Transaction
 
 T = TypeVar("T")
 
-_NEVER_OLD: Final = ("task.", "fact.", "message.")
+_NEVER_OLD: Final = ("task.", "fact.", "message.", "audit.")
 """Ops that cannot bring back what was deleted, however old they are."""
 
 _RUN_AGAIN: Final = 64
@@ -341,6 +346,8 @@ class Intake:
             return clock, None
         if is_decided(family_of(envelope.op)):
             refuse_undecided(tx, envelope.mesh, envelope.op)
+        if isinstance(body, AuditAppend):
+            refuse_forked_event(tx, body.event(envelope))
         current = current_version(tx, envelope, body)
         _check_not_forgotten(tx, envelope, body, current, clock)
         return clock, current
@@ -408,8 +415,8 @@ def _check_not_forgotten(
         raise TooOld(
             f"{envelope.op} {envelope.entity!r} of {envelope.origin} has stamp {lamport}, and "
             f"deletions up to {mesh.forgotten_lamport} were forgotten here, perhaps of this; at "
-            f"{envelope.origin}: holdfast mesh restamp {envelope.mesh} "
-            f"--past {mesh.forgotten_lamport}",
+            f"{envelope.origin}: `holdfast mesh restamp {envelope.mesh} "
+            f"--past {mesh.forgotten_lamport}`",
         )
 
 

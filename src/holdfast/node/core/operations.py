@@ -15,7 +15,14 @@ from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.views import Hit, Memory, StateEntry
 from holdfast.rules import limits, names
+from holdfast.rules.audit_chain import (
+    AuditChain,
+    check_payload_size,
+    check_stream,
+    next_event,
+)
 from holdfast.rules.bodies import (
+    AuditAppend,
     Fact,
     FileShare,
     MemorySet,
@@ -390,6 +397,44 @@ def _digests(objects: Iterable[str]) -> tuple[bytes, ...]:
     found = tuple(dict.fromkeys(bytes.fromhex(text) for text in listed))
     check_objects(found)
     return found
+
+
+# --- audit streams -------------------------------------------------------------------------------
+
+
+class Event(Change):
+    """An event of an audit stream. Its number and what binds it to the last one are known in its
+    transaction.
+    """
+
+    __slots__ = ("_at", "_payload")
+
+    def __init__(
+        self, ctx: NodeContext, mesh: str, stream: str, payload: bytes, id: str | None
+    ) -> None:
+        self._at, self._payload = ctx.now_ms(), payload
+        unplaced = AuditAppend(0, 0, 0, b"", b"", payload)
+        super().__init__(ctx, mesh, "audit.append", stream, unplaced, id=id, asked=payload)
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        chain = AuditChain(self.mesh, self.entity, self.ctx.peer, self.ctx.epoch)
+        known = tx.audit_chain_get(chain)
+        last = None if known is None else tx.audit_get(chain, known.last)
+        event = next_event(chain, last, id=self.id, at=self._at, payload=self._payload)
+        self.body = AuditAppend(
+            event.epoch, event.seq, event.at, event.previous, event.hash, event.payload
+        )
+        self.encoded = encode_body(self.body)
+        return super().carry_out(tx)
+
+
+def audit_append(
+    ctx: NodeContext, mesh: str, stream: str, payload: object, id: str | None = None
+) -> Change:
+    check_stream(stream)
+    raw = encode_value(payload)
+    check_payload_size(raw)
+    return Event(ctx, mesh, stream, raw, id)
 
 
 def check_status(status: TaskStatus | str) -> TaskStatus:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import Placed, place_of
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.filters import MESSAGES
 from holdfast.rules.leaf import leaf_of
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.storage.ports import Transaction
 
 

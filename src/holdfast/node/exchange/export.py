@@ -15,6 +15,7 @@ from holdfast.node.core.ledger import with_winner
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
+    AuditLine,
     BlobLine,
     CommittedLine,
     ConflictLine,
@@ -60,6 +61,7 @@ from holdfast.storage.files.blobs import BlobStore
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader
 from holdfast.storage.scans import (
+    audit_rows,
     file_rows,
     log_entries,
     memory_rows,
@@ -167,6 +169,8 @@ class _Export:
             yield _stamped(FileLine, file)
         for task in task_rows(reader, mesh):
             yield _task_line(task, reader.task_events(mesh, task.task))
+        for event in audit_rows(reader, mesh):
+            yield copy_to(AuditLine, event, id=id_text(event.id), payload=_json(event.payload))
         for row in paged(
             lambda at: reader.conflict_list(mesh, open_only=False, after=at, limit=CHUNK_ROWS),
             lambda row: row.number,

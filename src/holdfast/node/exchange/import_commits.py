@@ -48,7 +48,7 @@ def _pages(engine: NodeEngine, lines: NumberedLines) -> Iterator[tuple[int, str,
             end=max(quorum.number, run[-1].number),
         )
         taken = engine.write("import", CommitPageIntake(engine.ctx, check_page(page), "the import"))
-        tell_trouble(quorum.mesh, taken)
+        tell_trouble(quorum.mesh, taken.trouble)
         yield at, quorum.mesh, taken
 
 

@@ -29,7 +29,6 @@ have committed comes after that, with its records (`import_commits.py`).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
@@ -41,10 +40,12 @@ from holdfast.node.core import operations
 from holdfast.node.core.change import Change
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Intake
+from holdfast.node.exchange.import_blobs import check_sha, put_blob
 from holdfast.node.exchange.import_commits import import_commits
 from holdfast.node.library.node import Node
 from holdfast.protocol.export_lines import (
     AnyLine,
+    AuditLine,
     BlobLine,
     Checked,
     FactLine,
@@ -60,6 +61,7 @@ from holdfast.protocol.export_lines import (
     decode_line,
 )
 from holdfast.rules import limits
+from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.bodies import decode_value, encode_value
 from holdfast.rules.errors import (
     BadId,
@@ -76,7 +78,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import id_text, id_time_ms, is_aside, parse_id, uuid7
 from holdfast.rules.names import check_mesh, check_peer
-from holdfast.rules.rebuild import rebuild_envelope
+from holdfast.rules.rebuild import rebuild_envelope, rebuild_event
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import FileRow, JobRow, MemoryRow, MeshRow, ModelRow, VectorRow
 from holdfast.rules.structs import copy_to
@@ -167,7 +169,7 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
             if isinstance(line, MeshLine):
                 node._engine.write("import", partial(_ensure_mesh, engine=node._engine, line=line))
             elif isinstance(line, BlobLine):
-                _put_blob(node._engine, number, line, lines)
+                put_blob(node._engine, number, line, lines)
             elif isinstance(line, LogLine):
                 if _was_set_aside(line):
                     # A send that was refused and gave its id back: the id may be another's by now.
@@ -296,7 +298,7 @@ class _Import:
         """Checks a line and returns its write; None for a line that needs no transaction."""
         line = decode_line(raw)
         if isinstance(line, BlobLine):
-            _put_blob(self._engine, number, line, lines)
+            put_blob(self._engine, number, line, lines)
             return None
         if isinstance(line, MeshLine):
             renamed = msgspec.structs.replace(line, slug=self._mesh(line.slug))
@@ -319,6 +321,8 @@ class _Import:
             return partial(_put_task, self._engine, self._mesh(line.mesh), line)
         if isinstance(line, FactLine):
             return self._fact(line)
+        if isinstance(line, AuditLine):
+            return self._event(line)
         self._pass(NOT_IMPORTED)
         return None
 
@@ -355,7 +359,11 @@ class _Import:
             # In another mesh it is another change, but the same one whoever imports it.
             id = parse_id(_derived(line.owner, mesh, id))
         row = copy_to(kind, line, mesh=mesh, id=id, offset=0, tombstone=False, **fields)
-        intake = Intake(self._engine.ctx, (rebuild_envelope(row, None, made_by),))
+        return self._arrived(name, id, rebuild_envelope(row, None, made_by))
+
+    def _arrived(self, name: str, id: bytes, raw: bytes) -> Step:
+        """What somebody else wrote comes in by the door."""
+        intake = Intake(self._engine.ctx, (raw,))
 
         def step(tx: Transaction) -> str:
             if tx.log_find(id) is not None or tx.forgotten(id) is not None:
@@ -400,7 +408,7 @@ class _Import:
         if (line.size < limits.INLINE_BYTES_MAX) != (content is not None):
             raise BadValue(f"the content of {line.path!r} does not fit its size")
         ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
-        _sha(line.sha256)
+        check_sha(line.sha256)
         write: Callable[[Transaction], object] | None
         if self._is_ours(line.owner):
             write = operations.file_share(ctx, mesh, line.path, line.sha256, line.size, content)
@@ -438,6 +446,15 @@ class _Import:
             return HERE if change(tx).duplicate else "fact"
 
         return step
+
+    def _event(self, line: AuditLine) -> Step | None:
+        """An event as its origin chained it. Under another mesh it would be another chain."""
+        if self._mesh(line.mesh) != line.mesh:
+            self._pass(NOT_THEIRS)
+            return None
+        id = parse_id(line.id)
+        row = copy_to(AuditRow, line, id=id, payload=bytes(line.payload), offset=0)
+        return self._arrived("audit", id, rebuild_event(row))
 
 
 class _Refused(Exception):
@@ -515,55 +532,6 @@ def _derived(peer: str, mesh: str, original: bytes) -> str:
 
 def _value(raw: msgspec.Raw) -> Any:
     return decode_value(bytes(raw))
-
-
-def _sha(text: str) -> str:
-    if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise BadValue(f"{text!r} is not a SHA-256")
-    return text
-
-
-# --- blobs: parts that become one stream ---------------------------------------------------------
-
-
-def _put_blob(engine: NodeEngine, number: int, first: BlobLine, lines: NumberedLines) -> None:
-    _sha(first.sha256)
-    put = engine.blobs.put(io.BufferedReader(_Parts(first, lines)))
-    if put.sha256 != first.sha256:
-        # No row names this content; a sweep removes it.
-        raise BadValue(f"the content from line {number} on does not hash to {first.sha256}")
-
-
-class _Parts(io.RawIOBase):
-    """The content of a blob, as its lines hold it."""
-
-    def __init__(self, first: BlobLine, lines: NumberedLines) -> None:
-        self._line, self._lines = first, lines
-        self._rest = memoryview(first.data)
-        if first.part != 0:
-            raise BadValue(f"the content of {first.sha256} begins with part {first.part}")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int:
-        while not self._rest and not self._line.last:
-            self._next()
-        count = min(len(into), len(self._rest))
-        into[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
-
-    def _next(self) -> None:
-        before = self._line
-        number, raw = next(self._lines, (0, b""))
-        line = decode_line(raw) if raw else None
-        follows = isinstance(line, BlobLine) and line.sha256 == before.sha256
-        if not isinstance(line, BlobLine) or not follows or line.part != before.part + 1:
-            if raw:
-                self._lines.unread(number, raw)
-            raise BadValue(f"part {before.part + 1} of {before.sha256} is not in line {number}")
-        self._line, self._rest = line, memoryview(line.data)
 
 
 # --- errors and progress -------------------------------------------------------------------------

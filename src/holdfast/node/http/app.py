@@ -24,6 +24,7 @@ from holdfast.node.http import (
     version,
 )
 from holdfast.node.http.quorum import (
+    audit,
     commits,
     entities,
     mesh_sync,
@@ -38,7 +39,7 @@ from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers, bus),
-    *(append, facts, changes, ranges, commits, consumers, objects, digests),
+    *(append, facts, audit, changes, ranges, commits, consumers, objects, digests),
     *(operators, strong, entities, waiting, mesh_sync, nodes, settings),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )

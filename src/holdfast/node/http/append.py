@@ -32,9 +32,10 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text
+from holdfast.rules.strict_json import strict_json
 from holdfast.service.http.errors import failure
+from holdfast.service.http.json_body import INLINE_BYTES, check_shape, content_type
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 T = TypeVar("T")
 
@@ -111,7 +112,7 @@ async def _append(call: NodeRequest) -> Response:
         prepared = _prepare(call.api, raw, key, lines)
     if isinstance(prepared, Change):
         receipt = await call.api.writer.write("fact.append", prepared)
-        return call.answer(_appended(call.api, receipt), 200 if receipt.duplicate else 201)
+        return call.answer(appended(call.api, receipt), 200 if receipt.duplicate else 201)
     outcomes = await write_all(call.api.writer, prepared)
     return call.answer(Results([_result(call.api, outcome) for outcome in outcomes]))
 
@@ -171,10 +172,10 @@ def _only_mesh(api: NodeApi) -> str:
 def _result(api: NodeApi, outcome: Receipt | HoldfastError) -> Result:
     if isinstance(outcome, HoldfastError):
         return Result(status=outcome.http_status, error=failure(outcome).error)
-    return Result(status=200 if outcome.duplicate else 201, fact=_appended(api, outcome))
+    return Result(status=200 if outcome.duplicate else 201, fact=appended(api, outcome))
 
 
-def _appended(api: NodeApi, receipt: Receipt) -> Appended:
+def appended(api: NodeApi, receipt: Receipt) -> Appended:
     return Appended(
         id=receipt.id,
         epoch=api.engine.ctx.epoch,

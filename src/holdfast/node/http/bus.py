@@ -55,9 +55,9 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.service.http.errors import failure
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.streaming import Streamed
-from holdfast.service.http.strict_json import json_body
 
 T = TypeVar("T")
 

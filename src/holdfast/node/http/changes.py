@@ -37,9 +37,10 @@ from holdfast.rules.errors import (
     UnknownMesh,
     UnknownTask,
 )
+from holdfast.rules.strict_json import strict_json
 from holdfast.service.http.errors import failure
+from holdfast.service.http.json_body import INLINE_BYTES, check_shape, content_type
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import INLINE_BYTES, check_shape, content_type, strict_json
 
 
 class NewChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,8 +23,8 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import Filter
 from holdfast.rules.rows import ConsumerRow
 from holdfast.service.caller import Caller
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
 from holdfast.storage.ports import Reader
 
 

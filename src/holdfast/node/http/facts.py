@@ -27,9 +27,9 @@ from holdfast.rules.errors import (
     UnknownConsumer,
 )
 from holdfast.rules.structs import copy_to
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Routes
 from holdfast.service.http.streaming import compressed
-from holdfast.service.http.strict_json import json_body
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

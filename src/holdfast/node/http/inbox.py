@@ -23,8 +23,8 @@ from holdfast.rules.errors import (
 from holdfast.rules.inbox_match import InboxMatch
 from holdfast.rules.limits import BODY_BYTES_MAX, INBOX_PAGE_ROWS
 from holdfast.rules.structs import copy_to
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import json_body
 
 
 class InboxPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.links.registry import Links, LinkView
 from holdfast.node.links.status import LinkStatus
 from holdfast.rules.errors import UnknownLink, Unreachable
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
 
 
 class LinkList(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from holdfast.node.messages.outbox import FAILED, LaneInfo, Outbox, OutboxItem
 from holdfast.node.messages.send import Sent
 from holdfast.rules.errors import BadInput, Conflict, DiskFull, IdempotencyKeyReused, UnknownMessage
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import json_body
 
 
 class OutboxPage(msgspec.Struct, frozen=True, kw_only=True):

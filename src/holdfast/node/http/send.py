@@ -25,9 +25,10 @@ from holdfast.rules.errors import (
     UnknownDestination,
     UnknownMesh,
 )
+from holdfast.rules.strict_json import strict_json
+from holdfast.service.http.json_body import INLINE_BYTES
 from holdfast.service.http.request import decode_as
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import INLINE_BYTES, strict_json
 
 
 class SendDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

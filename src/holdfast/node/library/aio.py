@@ -29,7 +29,7 @@ from holdfast.node.library.aio_verbs import (
     turned,
     written,
 )
-from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
+from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.node.library.quorum_reach import quorum_api
 from holdfast.node.log.log import Log
@@ -112,6 +112,15 @@ class AsyncFacts(AsyncWriter[Facts]):
     append = written(Facts.append)
 
 
+class AsyncAuditTrail(AsyncWriter[AuditTrail]):
+    """`AuditTrail`, for coroutines."""
+
+    append = written(AuditTrail.append)
+    list = streamed(AuditTrail.list)
+    streams = in_thread(AuditTrail.streams)
+    verify = in_thread(AuditTrail.verify)
+
+
 class AsyncInbox(AsyncFace[Inbox]):
     """Messages that came for this node, for coroutines."""
 
@@ -167,6 +176,7 @@ class AsyncMesh(AsyncWriter[Mesh]):
         self.files = AsyncFiles(writer, sync.files)
         self.tasks = AsyncTasks(writer, sync.tasks, None if bus is None else self._quorums)
         self.facts = AsyncFacts(writer, sync.facts)
+        self.audit = AsyncAuditTrail(writer, sync.audit)
         self.inbox = AsyncInbox(sync.inbox)
 
     async def _quorums(self) -> QuorumApi:

@@ -49,7 +49,7 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A UUID of version 7. The same id with the same content is written once."""
     mesh: str
     entity: str | None = None
-    """The key, subject, path or task that it changes; none for a task that is created."""
+    """The key, subject, path, stream or task that it changes; none for a task that is created."""
     owner: str | None = None
     """The owner of the memory, vector or file: this node, which writes only what is its own."""
     value: Any = UNSET
@@ -210,6 +210,10 @@ def _fact_append(ctx: NodeContext, doc: ChangeDocument) -> Change:
     )
 
 
+def _audit_append(ctx: NodeContext, doc: ChangeDocument) -> Change:
+    return operations.audit_append(ctx, doc.mesh, doc.key, doc.value, doc.id)
+
+
 def _model(doc: ChangeDocument, shown: int | None) -> Model:
     named = doc.model
     assert named is not None
@@ -257,6 +261,7 @@ _KINDS: Final = {
     "task.complete": _kind(_task_move, "entity"),
     "task.cancel": _kind(_task_move, "entity"),
     "fact.append": _kind(_fact_append, "entity predicate object", "objects meta"),
+    "audit.append": _kind(_audit_append, "entity value"),
 }
 WRITABLE: Final = tuple(_KINDS)
 """Every op that can be written."""

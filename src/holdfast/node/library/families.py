@@ -1,5 +1,5 @@
 """The library's families, for callers that wait: `mesh.memory`, `.state`, `.vectors`, `.files`,
-`.tasks`, `.facts`.
+`.tasks`, `.facts`, `.audit`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from holdfast.node.core.files import Content
 from holdfast.node.core.views import FileInfo, Hit, LastKnown, Memory, StateEntry
 from holdfast.node.library.last_known import last_known
 from holdfast.node.library.verbs import turns, writes
+from holdfast.node.log.audit_trail import AuditEntry, AuditVerdict, chains, read_place, verdicts
 from holdfast.node.log.history import AsOf, memory_as_of, state_as_of
 from holdfast.node.upkeep import reembed
 from holdfast.rules.arguments import checked, checks_arguments
+from holdfast.rules.audit_chain import AuditChainRow, AuditRow, check_stream
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import FileRow, MemoryRow, ModelRow, StateRow, TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.rules.vectors import Model
+from holdfast.storage.audit_port import AuditPlace
 from holdfast.storage.ports import Reader, Work
 
 if TYPE_CHECKING:
@@ -312,6 +315,44 @@ class Tasks(_Family):
     def _move(self, verb: str, task: str, id: str | None) -> operations.ThenTask:
         change = operations.task_move(self._engine.ctx, self._mesh, verb, task, id)
         return operations.ThenTask(change)
+
+
+@checks_arguments()
+class AuditTrail(_Family):
+    """Named streams of events that are only added. Each origin's events are a chain of hashes."""
+
+    @writes("audit.append")
+    def append(self, stream: str, payload: Any, *, id: str | None = None) -> Work[Receipt]:
+        """Adds an event to a stream (`activityLog`, `runAuditEvents`, or any name)."""
+        return operations.audit_append(self._engine.ctx, self._mesh, stream, payload, id)
+
+    def list(
+        self, stream: str, *, origin: str | None = None, after: str = ""
+    ) -> Iterator[AuditEntry]:
+        """The events of a stream, those of each origin in its order. `after` is a place as
+        `place_of` writes it: only what follows it.
+        """
+        check_stream(stream)
+
+        def scan(tx: Reader, behind: AuditPlace) -> Sequence[AuditRow]:
+            return tx.audit_scan(self._mesh, stream, origin, behind, CHUNK_ROWS)
+
+        rows = self._rows(
+            scan,
+            lambda row: (row.stream, row.origin, row.epoch, row.seq),
+            (stream, *read_place(after)),
+        )
+        return map(AuditEntry.of, rows)
+
+    def streams(self) -> Rows[AuditChainRow]:
+        """Every chain that this node has something of: stream, origin, how far, how many."""
+        return self._engine.read("audit.streams", lambda tx: [*chains(tx, self._mesh)])
+
+    def verify(self, stream: str | None = None) -> Rows[AuditVerdict]:
+        """Reads every event again, and says of each chain whether it is whole: what is missing,
+        what does not fit, and which forks were refused.
+        """
+        return self._engine.read("audit.verify", lambda tx: [*verdicts(tx, self._mesh, stream)])
 
 
 @checks_arguments()

@@ -16,7 +16,7 @@ from holdfast.node.core.receive import intakes
 from holdfast.node.core.views import MeshClock, PeerInfo
 from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
-from holdfast.node.library.families import Facts, Files, Memories, State, Tasks, Vectors
+from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.mesh_status import mesh_status
 from holdfast.node.library.verbs import opened_bus, writes
 from holdfast.node.log.log import Log
@@ -56,6 +56,7 @@ class Mesh:
         self.files = Files(engine, slug)
         self.tasks = Tasks(engine, slug, bus)
         self.facts = Facts(engine, slug)
+        self.audit = AuditTrail(engine, slug)
         self.inbox = Inbox(engine, slug)
 
     def info(self) -> MeshRow:

@@ -2,8 +2,8 @@
 
 A batch of the log has strong envelopes without their records, and those are passed over. They come
 here again, in commit order: the link asks its source by number, and takes pages in as every node
-without a vote does. Its place is the number up to which the node has folded; nothing else has to be
-remembered, and it does not matter which link brought the last one.
+without a vote does. What the source has truncated comes as its committed state
+(`node/core/following/committed_source.py`).
 
 Only a link that takes everything of a mesh follows its order: one that leaves out some origins,
 classes or subjects would have to leave out commits, and an order with holes is none.
@@ -12,25 +12,25 @@ classes or subjects would have to leave out commits, and an order with holes is 
 from __future__ import annotations
 
 import logging
+from typing import Final
 
-from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_source import follow_order
 from holdfast.node.links.source import LinkSource
-from holdfast.protocol.commit_page import decode_page
 from holdfast.rules.arrivals import Arrival, Arrivals
 from holdfast.rules.errors import (
-    BadAnswer,
-    BadCommitPage,
+    CommitForked,
+    LogMismatch,
     NotCommitted,
+    NotFound,
     NotGranted,
     NoVoters,
-    Truncated,
-    UnknownMesh,
 )
 from holdfast.rules.rows import LinkRow
-from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast")
+
+_NOT_TAKEN: Final = (CommitForked, LogMismatch, NotFound, NotGranted, NoVoters)
 
 
 def has_strong(arrivals: Arrivals) -> bool:
@@ -56,40 +56,7 @@ def take_commits(engine: NodeEngine, source: LinkSource, row: LinkRow) -> int:
         if wanted and mesh not in wanted:
             continue
         try:
-            new += _take_mesh(engine, source, row, mesh, number)
-        except (UnknownMesh, NoVoters, NotGranted, Truncated) as error:
+            new += follow_order(engine, source, mesh, number, f"link {row.name}")
+        except _NOT_TAKEN as error:
             log.warning("link %s: commits of %s are not taken: %s", row.name, mesh, error.message)
     return new
-
-
-def _take_mesh(engine: NodeEngine, source: LinkSource, row: LinkRow, mesh: str, number: int) -> int:
-    new = 0
-    while (have := _standing(engine, mesh)) is not None and have < number:
-        try:
-            page = decode_page(source.commits_page(mesh, have + 1))
-        except BadCommitPage as error:
-            raise BadAnswer(f"{row.zone}: {error.message}") from None
-        if page.mesh != mesh or page.first != have + 1:
-            raise BadAnswer(f"{row.zone} was asked for commits of {mesh} from {have + 1} on")
-        taken: PageTaken = engine.write(
-            "link.take", CommitPageIntake(engine.ctx, page, f"link {row.name}")
-        )
-        tell_trouble(mesh, taken)
-        new += taken.new
-        if not taken.new:
-            break
-    return new
-
-
-def _standing(engine: NodeEngine, mesh: str) -> int | None:
-    """How far this node is; None if an engine of its own brings the order, or the mesh is not
-    here.
-    """
-
-    def read(tx: Reader) -> int | None:
-        row = tx.quorum_get(mesh)
-        if tx.mesh_get(mesh) is None or (row is not None and row.voter is not None):
-            return None
-        return 0 if row is None else row.number
-
-    return engine.read("quorum.standing", read)

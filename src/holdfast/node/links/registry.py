@@ -387,7 +387,7 @@ def _check_trusted(row: ZoneRow | None, zone: str) -> None:
     if row is None:
         raise UnknownZone(
             f"the zone {zone!r} is not known here",
-            hint="run there: holdfast peer card; then here: holdfast peer trust CARD",
+            hint="run there: `holdfast peer card`; then here: holdfast peer trust CARD",
         )
     if row.blocked_at is not None or not row.keys:
         what = "is blocked here" if row.blocked_at is not None else "has no key here"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from holdfast.protocol.commit_page import StateObject
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.links import consumer_name
 from holdfast.rules.rows import LinkRow
@@ -35,6 +36,11 @@ class LinkSource(Protocol):
 
     def commits_page(self, mesh: str, first: int) -> bytes:
         """A page of what the quorum of a mesh has committed."""
+
+    def committed_state(self, mesh: str, have: int) -> StateObject:
+        """An object with everything that the source has of an order, for one that has `have`
+        commits.
+        """
 
     def retire(self, consumer: str) -> None: ...
     def object_size(self, sha: str) -> int | None:

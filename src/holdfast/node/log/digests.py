@@ -15,13 +15,20 @@ import msgspec
 
 from holdfast.node.log.history import repaired_to
 from holdfast.rules import digests as rules
-from holdfast.rules.digests import AnyRow, DigestTally, Values, values_of
+from holdfast.rules.digests import AnyRow, DigestTally, MeshEntity, Values, values_of
 from holdfast.rules.errors import UnknownMesh
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import DIGEST_ROWS_MAX, RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader
-from holdfast.storage.scans import file_rows, memory_rows, state_rows, task_rows, vector_rows
+from holdfast.storage.scans import (
+    entity_rows,
+    file_rows,
+    memory_rows,
+    state_rows,
+    task_rows,
+    vector_rows,
+)
 
 _LOG: Final = "log"
 
@@ -40,6 +47,8 @@ class MeshDigests(msgspec.Struct, frozen=True):
     forgotten_lamport: int
     """A sweep may have removed dead rows up to this stamp, so they are in no digest."""
     tables: dict[str, TableDigests]
+    commit_number: int = 0
+    """The last commit of the mesh that the node has folded; 0 if it has no voters."""
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +89,8 @@ class BucketRows(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by key."""
     more: bool
     """Whether the bucket has more rows; these are the first by their keys."""
+    commit_number: int = 0
+    """The last commit of the mesh that the node had folded."""
 
 
 def digests(reader: Reader, peer: str, meshes: Collection[str] = ()) -> Digests:
@@ -101,6 +112,7 @@ def digests(reader: Reader, peer: str, meshes: Collection[str] = ()) -> Digests:
                     name: TableDigests(tally.rows, tally.digests())
                     for name, tally in _tallies(reader, row, logs[slug]).items()
                 },
+                _commit_number(reader, slug),
             )
             for slug, row in known.items()
         },
@@ -131,7 +143,13 @@ def bucket_rows(reader: Reader, peer: str, mesh: str, table: str, bucket: int) -
         bucket=rules.bucket_name(bucket),
         rows=rows[:DIGEST_ROWS_MAX],
         more=len(rows) > DIGEST_ROWS_MAX,
+        commit_number=_commit_number(reader, mesh),
     )
+
+
+def _commit_number(reader: Reader, mesh: str) -> int:
+    standing = reader.quorum_get(mesh)
+    return 0 if standing is None else standing.number
 
 
 def held_row(table: str, values: Values) -> HeldRow:
@@ -185,11 +203,16 @@ def _rows(reader: Reader, mesh: str, wanted: str = "") -> Iterator[tuple[str, Va
                 yield from map(values_of, reader.task_events(mesh, task.task))
 
 
+def _entities(reader: Reader, mesh: str) -> Iterator[MeshEntity]:
+    return (MeshEntity(mesh, row) for row in entity_rows(reader, mesh))
+
+
 _SCANS: Final[dict[str, Callable[[Reader, str], Iterator[AnyRow]]]] = {
     "state": state_rows,
     "memory": memory_rows,
     "files": file_rows,
     "vectors": vector_rows,
+    "entities": _entities,
 }
 
 

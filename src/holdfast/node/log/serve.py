@@ -15,9 +15,10 @@ import msgspec
 
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_state import give_state
 from holdfast.node.core.views import Consumer
 from holdfast.node.log import consumers
-from holdfast.protocol.commit_page import CommitsHeld, encode_page
+from holdfast.protocol.commit_page import CommitsHeld, StateObject, encode_page
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.errors import BadInput, NotGranted, TooMany, UnknownMesh
 from holdfast.rules.filters import Filter
@@ -95,6 +96,15 @@ def serve_commits(engine: NodeEngine, caller: Caller, mesh: str, first: int) -> 
     return engine.read(
         "commits.page", lambda tx: encode_page(commits_page(tx, check_known(tx, mesh), first))
     )
+
+
+def serve_state(engine: NodeEngine, caller: Caller, mesh: str, have: int = 0) -> StateObject:
+    """All that the quorum of a mesh has committed, as an object that the caller fetches by its hash
+    next: for one that lacks what this log has truncated.
+    """
+    caller.narrow(Filter(meshes=(mesh,)).check())
+    engine.read("commits.held", lambda tx: check_known(tx, mesh))
+    return give_state(engine, mesh, have)
 
 
 def commits_held(engine: NodeEngine, caller: Caller) -> CommitsHeld:

@@ -45,7 +45,13 @@ from holdfast.rules.errors import (
     TooMany,
     UnknownPeer,
 )
-from holdfast.rules.limits import CHUNK_ROWS, FORWARD_TRY_MS, REQUEST_MS_MAX, SECOND_MS
+from holdfast.rules.limits import (
+    CHUNK_ROWS,
+    FORWARD_TRY_MS,
+    FORWARDED_MAX,
+    REQUEST_MS_MAX,
+    SECOND_MS,
+)
 from holdfast.rules.quorum.commit_record import decode_stored_record
 from holdfast.rules.quorum.known_intents import intent_of
 from holdfast.storage.ports import Reader
@@ -93,6 +99,8 @@ class ForwardedOrder:
         self._reached = False
         self._given: ConfirmGiven | None = None
         self._waiting = 0
+        self._turns = {kind: asyncio.Semaphore(FORWARDED_MAX) for kind in (PROPOSE, CONFIRM)}
+        """A voter works on so many requests of this node at a time: others wait here for theirs."""
         watch.follow(mesh, self._folded)
 
     def _folded(self, before: int, number: int) -> None:
@@ -114,7 +122,7 @@ class ForwardedOrder:
         until = self._now() + timeout_ms
         self._waiting += 1
         try:
-            given = await self._ask(
+            given = await self._in_turn(
                 PROPOSE,
                 lambda left: wire.encode(ProposeAsked(self.mesh, id, raw, left)),
                 ProposeGiven,
@@ -159,7 +167,7 @@ class ForwardedOrder:
         until = asked_at + timeout_ms
         self._waiting += 1
         try:
-            given = await self._ask(
+            given = await self._in_turn(
                 CONFIRM,
                 lambda left: wire.encode(ConfirmAsked(self.mesh, left)),
                 ConfirmGiven,
@@ -194,14 +202,28 @@ class ForwardedOrder:
 
     # --- asking ------------------------------------------------------------------------------
 
+    async def _in_turn(
+        self, service: str, body: Callable[[int], bytes], kind: type[T], until: float
+    ) -> T:
+        turn = self._turns[service]
+        try:
+            async with asyncio.timeout(max(0.0, until - self._now()) / SECOND_MS):
+                await turn.acquire()
+        except TimeoutError:
+            raise NoQuorum(f"{FORWARDED_MAX} earlier requests of this node are under way") from None
+        try:
+            return await self._ask(service, body, kind, until)
+        finally:
+            turn.release()
+
     async def _ask(
         self, service: str, body: Callable[[int], bytes], kind: type[T], until: float
     ) -> T:
         """The answer of the first voter that gives one. NoQuorum if certainly nobody has done
         anything, OutcomeUnknown if somebody may have: of a confirmation that makes no difference.
         """
-        maybe, last = False, "no voter is known"
-        for peer in self._in_turn():
+        maybe, last = False, "no voter of it is reached over the bus"
+        for peer in self._by_hope():
             left = min(int(until - self._now()), REQUEST_MS_MAX)
             if left <= 0:
                 last = f"no time is left to ask {peer}"
@@ -237,7 +259,8 @@ class ForwardedOrder:
             raise OutcomeUnknown(f"no voter of {self.mesh} has answered in time; {last}")
         raise NoQuorum(f"no voter of {self.mesh} could help in time; {last}")
 
-    def _in_turn(self) -> list[str]:
+    def _by_hope(self) -> list[str]:
+        """Voters, the one that answered last first."""
         voters = list(dict.fromkeys(self._voters()))
         if self._answered in voters:
             voters.remove(self._answered)

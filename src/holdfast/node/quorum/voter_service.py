@@ -37,7 +37,12 @@ from holdfast.rules.errors import (
     NoVoters,
     TooMany,
 )
-from holdfast.rules.limits import FORWARDED_MAX, REASON_CHARS_MAX
+from holdfast.rules.limits import (
+    FORWARDED_ALL_MAX,
+    FORWARDED_BYTES_MAX,
+    FORWARDED_MAX,
+    REASON_CHARS_MAX,
+)
 from holdfast.rules.quorum.intents import MOVE, decode_intent
 from holdfast.storage.ports import Reader
 
@@ -52,7 +57,9 @@ class VoterRequest(Protocol):
 
 
 class ServingBus(Protocol):
-    def serve(self, service: str, handler: Callable[[Any], Awaitable[bytes]]) -> object: ...
+    def serve(
+        self, service: str, handler: Callable[[Any], Awaitable[bytes]], *, most: int
+    ) -> object: ...
 
 
 class VoterService:
@@ -69,17 +76,19 @@ class VoterService:
         in a mesh.
         """
         self._engine, self._order_of, self._standing = engine, order_of, standing
-        self._open: Counter[bytes] = Counter()
+        self._proposals, self._confirmations = Counter[bytes](), Counter[bytes]()
+        """By key of a member: how many are worked on."""
+        self._bytes: Counter[bytes] = Counter()
 
     def start(self, bus: ServingBus) -> None:
-        bus.serve(PROPOSE, self.propose_asked)
-        bus.serve(CONFIRM, self.confirm_asked)
+        bus.serve(PROPOSE, self.propose_asked, most=FORWARDED_ALL_MAX)
+        bus.serve(CONFIRM, self.confirm_asked, most=FORWARDED_ALL_MAX)
 
     async def propose_asked(self, asked: VoterRequest) -> bytes:
         wanted = wire.decode(asked.body, ProposeAsked)
         order, member = self._may(asked.key, wanted.mesh, "write")
         _check_intent(wanted, member)
-        with self._room(asked.key):
+        with self._room(self._proposals, asked.key, len(wanted.raw)):
             made = await order.propose(wanted.id, wanted.raw, timeout_ms=wanted.timeout_ms)
         upto = made.number
         if upto is None:
@@ -98,7 +107,7 @@ class VoterService:
     async def confirm_asked(self, asked: VoterRequest) -> bytes:
         wanted = wire.decode(asked.body, ConfirmAsked)
         order, _ = self._may(asked.key, wanted.mesh, "read")
-        with self._room(asked.key):
+        with self._room(self._confirmations, asked.key, 0):
             await order.confirm(timeout_ms=wanted.timeout_ms)
         row = self._engine.read("quorum.standing", lambda tx: tx.quorum_get(wanted.mesh))
         status = order.status()
@@ -121,16 +130,21 @@ class VoterService:
         return order, standing
 
     @contextmanager
-    def _room(self, key: bytes) -> Iterator[None]:
-        if self._open[key] >= FORWARDED_MAX:
-            raise TooMany(f"{FORWARDED_MAX} proposals and reads of this member are under way")
-        self._open[key] += 1
+    def _room(self, under_way: Counter[bytes], key: bytes, size: int) -> Iterator[None]:
+        """Each member has its own: whoever asks without end is refused, and nobody else is."""
+        if under_way[key] >= FORWARDED_MAX:
+            raise TooMany(f"{FORWARDED_MAX} requests of this member are under way")
+        if self._bytes[key] + size > FORWARDED_BYTES_MAX:
+            raise TooMany(f"{FORWARDED_BYTES_MAX} bytes of this member are under way")
+        under_way[key] += 1
+        self._bytes[key] += size
         try:
             yield
         finally:
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
+            for counts, amount in ((under_way, 1), (self._bytes, size)):
+                counts[key] -= amount
+                if not counts[key]:
+                    del counts[key]
 
 
 def _check_intent(wanted: ProposeAsked, member: MemberStanding) -> Envelope:

@@ -18,7 +18,9 @@ from holdfast.node.core.fold import current_version
 from holdfast.node.core.fold_tasks import task_of, task_of_events
 from holdfast.node.log.history import replay
 from holdfast.rules import limits
+from holdfast.rules.audit_chain import AuditRow, named
 from holdfast.rules.bodies import (
+    AuditAppend,
     Body,
     FileShare,
     MemorySet,
@@ -40,6 +42,7 @@ from holdfast.rules.rows import (
 )
 from holdfast.storage.ports import Reader
 from holdfast.storage.scans import (
+    audit_rows,
     file_rows,
     log_entries,
     memory_rows,
@@ -121,11 +124,20 @@ def _row_against_entry(reader: Reader, row: FamilyRow) -> list[str]:
 def _entry_against_row(reader: Reader, entry: Entry) -> list[str]:
     envelope = decode_trusted(entry.raw)
     body = decode_trusted_body(envelope)
+    if isinstance(body, AuditAppend):
+        return _event_against_row(reader, body.event(envelope))
     if body is None or entry.op.startswith(("fact.", "task.", "message.")):
         return []
     current = current_version(reader, envelope, body)
     if current is None or is_newer(version_of(envelope), current):
         return [f"{entry.op} {entry.entity!r} at offset {entry.offset} is in no table"]
+    return []
+
+
+def _event_against_row(reader: Reader, event: AuditRow) -> list[str]:
+    found = reader.audit_get(event.chain, event.seq)
+    if found is None or found.hash != event.hash:
+        return [f"{named(event)} in {event.mesh!r} is not in its chain"]
     return []
 
 
@@ -178,6 +190,9 @@ def _compare(reader: Reader, folded: Reader, ours: Callable[[str], bool]) -> Com
                 found += _differs(row, expected.pop(_key(row), None))
         # A sweep may have removed a tombstone, but nothing live.
         found += [f"{_name(row)} is missing" for row in expected.values() if _is_live(row)]
+        for event in audit_rows(folded, mesh.slug):
+            count += 1
+            found += _event_against_row(reader, event)
         for task in task_rows(reader, mesh.slug):
             if ours(task.task) and not _is_committed(reader, task):
                 count += 1

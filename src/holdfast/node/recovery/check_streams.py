@@ -23,11 +23,11 @@ from holdfast.rules.bus.meshes.streams import (
     place_of,
     runs_of,
 )
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.filters import MESSAGES, Filter
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX, RANGE_BATCH_BYTES, RANGE_BATCH_ROWS
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.rows import MeshRow
 from holdfast.storage.ports import Reader
 

@@ -26,6 +26,7 @@ from holdfast.node.core.metrics import summarise
 from holdfast.node.home import whereabouts
 from holdfast.node.log.history import repaired_to
 from holdfast.node.recovery import backup
+from holdfast.node.recovery.check_audit import check_audit
 from holdfast.node.recovery.check_blobs import check_blobs
 from holdfast.node.recovery.check_bus import check_bus
 from holdfast.node.recovery.check_clock import check_stamps, check_wall_clock
@@ -260,6 +261,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("bus", partial(check_bus, reader, now_ms))
         yield from _guarded("streams", partial(check_streams, reader, peer, full=full))
         yield from _guarded("commits", partial(check_commits, reader, peer, full=full))
+        yield from _guarded("audit", partial(check_audit, reader, full=full))
         look = partial(check_blobs, reader, blobs, peer, now_ms, full=full)
         yield from _guarded("blobs", look)
         yield from _guarded("backup", partial(_backup, reader, now_ms))

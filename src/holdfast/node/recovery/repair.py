@@ -26,11 +26,19 @@ from holdfast.node.home.opening import LogMark, read_mark
 from holdfast.node.log.history import REPAIR_JOB
 from holdfast.node.recovery.backup import count_on
 from holdfast.rules import limits
-from holdfast.rules.bodies import Body, VectorDelete, VectorStore, decode_trusted_body, family_of
+from holdfast.rules.bodies import (
+    AuditAppend,
+    Body,
+    VectorDelete,
+    VectorStore,
+    decode_trusted_body,
+    family_of,
+)
 from holdfast.rules.envelope import Envelope, decode_trusted
 from holdfast.rules.errors import BlobCorrupt, BlobMissing, StoreCorrupt
 from holdfast.rules.merge import version_of
 from holdfast.rules.order import is_newer
+from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import ConflictRow, Entry, JobRow, TaskRow, WarningRow
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
@@ -239,6 +247,9 @@ class _Refold:
                 continue  # commit order decided it, and its rows were saved as they are
             if not self._saved.whole_log and family == "task":
                 self._refold_turn(quiet, envelope, body, entry.offset)
+            elif isinstance(body, AuditAppend):
+                if fold(quiet, self._ctx, envelope, body, entry.offset, None) is Outcome.APPLIED:
+                    self._saved.tables[family].from_log += 1
             elif self._saved.whole_log or self._is_lost(tx, envelope, body):
                 current = current_version(tx, envelope, body)
                 fold(quiet, self._ctx, envelope, body, entry.offset, current)

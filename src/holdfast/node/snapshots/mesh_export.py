@@ -22,7 +22,7 @@ from holdfast.rules.filters import Filter
 from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, LAMPORT_MAX
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.outbox import OutboxState, lane_of
-from holdfast.rules.rebuild import rebuild_envelope, rebuild_turn
+from holdfast.rules.rebuild import rebuild_envelope, rebuild_event, rebuild_turn
 from holdfast.rules.rows import Entry, VersionedRow
 from holdfast.storage.ports import Reader
 
@@ -95,6 +95,16 @@ class MeshExport:
         ]
         return rebuilt, tasks[-1].task if tasks else None
 
+    def _audit(self, after: list[str]) -> tuple[list[bytes], list[str] | None]:
+        stream, origin, epoch, seq = after
+        place = (stream, origin, int(epoch), int(seq))
+        rows = self._tx.audit_scan(self._mesh, None, None, place, CHUNK_ROWS)
+        gone = [rebuild_event(row) for row in rows if self._is_gone(row.offset, row.id)]
+        if not rows:
+            return gone, None
+        last = rows[-1]
+        return gone, [last.stream, last.origin, str(last.epoch), str(last.seq)]
+
     def _rebuilt(self, rows: list[Any]) -> list[bytes]:
         gone: list[VersionedRow] = [row for row in rows if self._is_gone(row.offset, row.id)]
         return [rebuild_envelope(row, self._fingerprint(row.id)) for row in gone]
@@ -114,8 +124,14 @@ def check_place(place: Place) -> bool:
     stage, key = place
     like = _BEGINNINGS[stage]
     if isinstance(like, list):
-        return isinstance(key, list) and len(key) == len(like) and all(type(k) is str for k in key)
+        known = isinstance(key, list) and len(key) == len(like)
+        return known and all(map(_is_like, key, like))
     return type(key) is type(like) and not (type(key) is int and not 0 <= key < LAMPORT_MAX)
+
+
+def _is_like(key: Any, like: str) -> bool:
+    """Text, or a number as text where the place begins with one."""
+    return type(key) is str and (not like or (key.isascii() and key.isdecimal() and len(key) < 19))
 
 
 def entries(tx: Reader, mesh: str, start: int, upto: int) -> tuple[list[Entry], int | None]:
@@ -177,5 +193,6 @@ _STAGES: Final[tuple[Callable[[MeshExport, Any], tuple[list[bytes], Any]], ...]]
     MeshExport._files,
     MeshExport._vectors,
     MeshExport._tasks,
+    MeshExport._audit,
 )
-_BEGINNINGS: Final[tuple[Any, ...]] = (0, "", ["", ""], ["", ""], 0, "")
+_BEGINNINGS: Final[tuple[Any, ...]] = (0, "", ["", ""], ["", ""], 0, "", ["", "", "0", "0"])

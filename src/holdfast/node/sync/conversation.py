@@ -33,6 +33,7 @@ from holdfast.node.sync.waiting import WaitingBytes, WaitingFrames
 from holdfast.protocol.frames import (
     Acks,
     Challenge,
+    CommitsAt,
     Entries,
     FromBroker,
     FromNode,
@@ -291,6 +292,8 @@ def _mesh_of(frame: FromBroker) -> str:
         case Refusal():
             return frame.about
         case Entries() | Acks() | SnapshotNeeded() | QueueMessage() | SnapshotWanted() | Urgent():
+            return frame.mesh
+        case CommitsAt():
             return frame.mesh
         case _:
             raise BadAnswer(f"the broker sent {type(frame).__name__} where it has no place")

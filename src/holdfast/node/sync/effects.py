@@ -258,6 +258,15 @@ class TakeSnapshot(BrokerCall, frozen=True):
         return requests.take_snapshot(self.mesh)
 
 
+class CarryCommits(BrokerCall, frozen=True, kw_only=True):
+    """Evens out what both sides have of what a quorum has committed."""
+
+    may_bring: bool
+
+    def run(self, requests: BrokerRequests) -> int:
+        return requests.carry_commits(self.mesh, may_bring=self.may_bring)
+
+
 class UploadSnapshot(BrokerCall, frozen=True):
     """Makes a snapshot that the broker asked for, and brings it."""
 

@@ -15,6 +15,7 @@ from holdfast.node.core.object_transfer import PieceSize, pull_objects
 from holdfast.node.sharing import join
 from holdfast.node.snapshots.download import take_snapshot
 from holdfast.node.snapshots.upload import keep_snapshot, upload_snapshot
+from holdfast.node.sync.commits import bring_state, carry_commits, commits_here
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.errors import BlobCorrupt, BlobMissing, BodyTooLarge, NotAllowed
@@ -90,10 +91,19 @@ class BrokerRequests:
 
     def upload_snapshot(self, mesh: str) -> None:
         upload_snapshot(self._engine, self._carrying, mesh)
+        if commits_here(self._engine, mesh):
+            bring_state(self._engine, self._carrying, mesh)
 
     def keep_snapshot(self, mesh: str) -> None:
         """The broker may have lost the one that we made: then it gets it again."""
         keep_snapshot(self._engine, self._carrying, mesh)
+
+    def carry_commits(self, mesh: str, *, may_bring: bool) -> int:
+        """Evens out what both sides have of an order; returns how far the broker is then."""
+        calls = self._carrying
+        return carry_commits(
+            self._engine, calls, mesh, calls.name, lambda: self._over, may_bring=may_bring
+        )
 
     def finish_join(self, mesh: str) -> None:
         """Takes the snapshot of a mesh whose joining was cut off before it had."""

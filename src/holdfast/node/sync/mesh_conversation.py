@@ -4,6 +4,7 @@
     answers    Acks ─► states of rows
     in         Entries, MeshMoved, … ─► log, inbox, cursor ─► Confirmed
     objects    what rows wait for ─► broker
+    commits    what a quorum has committed, both ways, over HTTP
     urgent, members, upload
 
 Each of these lines does one thing at a time; they run side by side, so a push does not wait for a
@@ -26,6 +27,7 @@ import msgspec
 
 from holdfast.node.sync.effects import (
     BringObjects,
+    CarryCommits,
     DecodePage,
     Effect,
     FetchObjects,
@@ -51,6 +53,7 @@ from holdfast.node.sync.session import AcksStored, Due, MissingObjects, SyncSess
 from holdfast.node.sync.waiting import WaitingBytes, WaitingFrames
 from holdfast.protocol.frames import (
     Acks,
+    CommitsAt,
     Entries,
     FromBroker,
     FromNode,
@@ -63,9 +66,13 @@ from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
     Conflict,
+    DiskFull,
     HoldfastError,
     NotAllowed,
     NotFound,
+    Refused,
+    StoreBusy,
+    StoreClosed,
     Unreachable,
 )
 from holdfast.rules.limits import (
@@ -129,6 +136,7 @@ class MeshConversation:
         # objects, urgent, members, upload
         self._bringing = False
         self._urgent: WaitingFrames[Urgent] = WaitingFrames(waiting, FRAMES_MAX)
+        self._carrying = self._carry_again = self._commits_refused = False
         self._storing_urgent = self._reading_members = self._uploading = False
 
     @property
@@ -158,6 +166,8 @@ class MeshConversation:
             return self._settle()
         if isinstance(frame, SnapshotWanted):
             return self._upload()
+        if isinstance(frame, CommitsAt):
+            return self._commits_told(frame.number)
         if isinstance(frame, Urgent):
             if self._urgent.has_room:  # else it comes with its page, in its turn
                 self._urgent.add(frame, size)
@@ -223,7 +233,8 @@ class MeshConversation:
         match effect:
             case LookForDue():
                 push = PushDue(self.slug, room=self._push_items)
-                return [push] if result.now else self._rest(result)
+                carry = self._carry() if result.commits else []
+                return [*carry, push] if result.now else [*carry, *self._rest(result)]
             case PushDue():
                 return self._pushed(result) if isinstance(result, Push) else self._rest(result)
             case Send():
@@ -247,6 +258,8 @@ class MeshConversation:
             case UploadSnapshot():
                 self._uploading = False
                 return []
+            case CarryCommits():
+                return self._carried(result)
         return self._taken(effect, result)
 
     def failed(self, effect: Effect, error: Exception) -> list[Effect]:
@@ -260,6 +273,15 @@ class MeshConversation:
             # Others may bring one; the broker asks again.
             log.warning("a snapshot of %s could not be brought: %s", self.slug, error.message)
             self._uploading = False
+            return []
+        if (
+            isinstance(effect, CarryCommits)
+            and isinstance(error, HoldfastError)
+            and _is_about_order(error)
+        ):
+            # Of this mesh's order only; it is tried again when the broker has more.
+            log.warning("commits of %s are not carried: %s", self.slug, error.message)
+            self._carrying, self._commits_refused = False, True
             return []
         if not isinstance(error, _NO_GOOD):
             raise error
@@ -314,6 +336,35 @@ class MeshConversation:
         asked[self.slug] = now
         self._uploading = True
         return [UploadSnapshot(self.slug)]
+
+    # --- commits -----------------------------------------------------------------------------
+
+    def _commits_told(self, number: int) -> list[Effect]:
+        """The broker says how far it is. Less than before: it has gone back in time."""
+        mesh = self._mesh
+        if mesh is None:
+            return []
+        mesh.commits_at = number
+        self._commits_refused = False
+        return self._carry()
+
+    def _carry(self) -> list[Effect]:
+        """One exchange at a time; what grows meanwhile shares the next one."""
+        mesh = self._mesh
+        if self._carrying:
+            self._carry_again = True
+            return []
+        if mesh is None or self.closing or self._commits_refused:
+            return []
+        self._carrying, self._carry_again = True, False
+        may_bring = mesh.may_send and "relay" in mesh.grants
+        return [CarryCommits(self.slug, may_bring=may_bring)]
+
+    def _carried(self, number: int) -> list[Effect]:
+        self._carrying, self.progressed = False, True
+        if (mesh := self._mesh) is not None:
+            mesh.commits_at = number
+        return self._carry() if self._carry_again else []
 
     # --- answers -------------------------------------------------------------------------------
 
@@ -425,3 +476,9 @@ class MeshConversation:
     def _send(self, frames: Sequence[FromNode]) -> list[Effect]:
         """Frames that nothing of this mesh waits for."""
         return [Send(frames=frames)] if frames else []
+
+
+def _is_about_order(error: HoldfastError) -> bool:
+    """Whether an error is about what was committed, and not about the line or our disk."""
+    others = (Unreachable, DiskFull, StoreBusy, StoreClosed)
+    return isinstance(error, Refused | BadAnswer) and not isinstance(error, others)

@@ -74,6 +74,8 @@ class MeshState:
         self.trouble: Problem | None = None
         self.snapshot: str | None = None
         """The id of a snapshot that has to be taken before anything else; empty: there is none."""
+        self.commits_at = 0
+        """How far the broker is in what the mesh's quorum has committed, as far as is known."""
         self.went_back = False
         """The broker has forgotten something; the snapshot that we made may be among it."""
         self.pushed = self.received = self.duplicates = self.refused = 0

@@ -99,6 +99,8 @@ class Due(msgspec.Struct, frozen=True):
     now: bool
     wait_ms: int | None = None
     """None: until something is written."""
+    commits: bool = False
+    """Something was committed that the broker lacks, and that this node may bring."""
 
 
 class AcksStored(msgspec.Struct, frozen=True):
@@ -322,7 +324,7 @@ class SyncSession:
         return [self._follow(mesh)]
 
     def _follow(self, mesh: MeshState) -> Follow:
-        return Follow(mesh.slug, mesh.cursor.epoch, mesh.cursor.seq, mesh.own)
+        return Follow(mesh.slug, mesh.cursor.epoch, mesh.cursor.seq, mesh.own, commits=True)
 
     # --- what goes out -----------------------------------------------------------------------
 
@@ -338,9 +340,15 @@ class SyncSession:
         mesh = self.meshes.get(slug)
         if mesh is None or not mesh.may_send:
             return Due(False)
-        first = self.engine.read("sync.due", lambda tx: tx.outbox_next_at(mesh.lane))
+
+        def read(tx: Reader) -> tuple[int | None, int]:
+            standing = tx.quorum_get(slug)
+            return tx.outbox_next_at(mesh.lane), 0 if standing is None else standing.number
+
+        first, number = self.engine.read("sync.due", read)
+        commits = number > mesh.commits_at and "relay" in mesh.grants
         if first is None:
-            return Due(False)
+            return Due(False, commits=commits)
         now = self._now()
         due_at = max(waits_until(first, now), waits_until(mesh.not_before, now))
         at: int | None = due_at
@@ -349,7 +357,7 @@ class SyncSession:
             # If it does not go now, it waits for an answer, an object or another row.
             at = None if mesh.retry_at is None else waits_until(mesh.retry_at, now)
         wait_ms = None if at is None else max(1, at - now)
-        return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms)
+        return Due(is_due and len(mesh.inflight) < SYNC_WINDOW_ITEMS, wait_ms, commits)
 
     def on_acks(self, acks: Acks) -> AcksStored:
         """Answers to what was pushed. A newer epoch in them makes us ask where the mesh stands."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from holdfast.pipeline.audits.chains import CHAINS
 from holdfast.pipeline.audits.claims import CLAIMS
 from holdfast.pipeline.audits.conflicts import CONFLICTS, HOT_SPOTS
 from holdfast.pipeline.audits.delays import LAG, STALENESS
@@ -34,6 +35,7 @@ AUDITS: Final[dict[str, Audit]] = {
         REPEATS,
         STAMPS,
         FENCES,
+        CHAINS,
         FRONTIERS,
         CLAIMS,
         SIGNATURES,

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from holdfast.pipeline.audits.arrays import Numbers, coded, millis, numbered, rows_at
 from holdfast.pipeline.audits.parcels import by_kind, parcels_of, targets_of
 from holdfast.pipeline.audits.shape import FINDING, NOTICE, Audit, Found, FoundRow, found
-from holdfast.pipeline.fold.silver import EVENTS, tasks_are_current
+from holdfast.pipeline.fold.silver import EVENTS, things_are_current
 from holdfast.pipeline.fold.tasks import TURN, fold_turns
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.files import File
@@ -88,7 +88,7 @@ def audit_claims(workers: Workers, lake: Lake) -> tuple[list[Found], int]:
     job = ClaimsJob(
         files=files,
         readers={kind: table.reader() for kind, table in tables.items()},
-        stale=not tasks_are_current(lake),
+        stale=not things_are_current(lake, _TASKS),
         gathers=1 + rows // AUDIT_SHARE_ROWS,
     )
     done = workers.exchange("audit claims", job.scatter, len(files), job.gather, job.gathers)

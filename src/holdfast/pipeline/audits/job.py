@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.audits import commits, conflicts, delays, fences, growth
+from holdfast.pipeline.audits import chains, commits, conflicts, delays, fences, growth
 from holdfast.pipeline.audits.arrays import Spans
+from holdfast.pipeline.audits.chains import CHAINS, judge_chains
 from holdfast.pipeline.audits.commits import (
     CommitOrder,
     judge_commit_fences,
@@ -61,7 +62,7 @@ from holdfast.rules.limits import AUDIT_SHARE_ROWS
 BY_RUNS: Final = frozenset(audit.name for audit in (ORPHANS, OFFSETS, GAPS, REPEATS, STAMPS))
 """Audits that compare neighbouring runs."""
 OF_BRONZE: Final = BY_RUNS | {
-    *(audit.name for audit in (FENCES, SIGNATURES, REFUSED, HOT_SPOTS)),
+    *(audit.name for audit in (FENCES, CHAINS, SIGNATURES, REFUSED, HOT_SPOTS)),
     *(measure.name for measure in (LAG, STALENESS, CONFLICTS, GROWTH)),
 }
 """What this job looks for."""
@@ -127,6 +128,8 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
             yield "growth", "mesh", growth_of(share)
         if FENCES.name in self.wanted:
             yield "fences", "mesh", share.fenced
+        if CHAINS.name in self.wanted:
+            yield "chains", "mesh", share.chained
         if self.wants(_OF_COMMITS):
             yield "commits", "mesh", self.scan.commits_of(number, commits.COLUMNS)
 
@@ -145,6 +148,8 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
             measures[CONFLICTS.name] = overrides.per_day
         if "fences" in tables:
             parts += judge_fences(tables["fences"])
+        if "chains" in tables:
+            parts += judge_chains(tables["chains"])
         if "commits" in tables:
             parts += self._of_commits(tables["commits"])
         if "delays" in tables:
@@ -265,6 +270,7 @@ def bronze_job(
         commits=lake.commits.reader(),
         commit_files=lake.commits.files() if lake.commits.exists else (),
         fences=FENCES.name in names,
+        chains=CHAINS.name in names,
         again=not names.isdisjoint(BY_RUNS | _OF_DELAYS),
         aside=not names.isdisjoint(BY_RUNS | _OF_ASIDE),
     )
@@ -287,6 +293,7 @@ def _columns(names: frozenset[str]) -> list[str]:
         (_OF_DELAYS, delays.COLUMNS),
         ({GROWTH.name}, growth.COLUMNS),
         ({FENCES.name}, (*fences.COLUMNS, "write_class", "state")),
+        ({CHAINS.name}, (*chains.COLUMNS, "op")),
     ):
         if not names.isdisjoint(who):
             needed += columns

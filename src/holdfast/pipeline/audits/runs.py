@@ -37,8 +37,8 @@ from holdfast.pipeline.audits.arrays import (
     whole,
 )
 from holdfast.pipeline.audits.scan import Share
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.limits import AUDIT_SPANS_MAX, LAMPORT_LEAP_MAX
-from holdfast.rules.rebuild import UNCOUNTED
 
 ORIGINS: Final = "origins"
 OWN: Final = "own"

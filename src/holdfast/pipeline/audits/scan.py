@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.audits.arrays import Flags, Numbers, Words, coded, id_words, ints
+from holdfast.pipeline.audits.chains import CHAINED, is_event, open_events
 from holdfast.pipeline.audits.fences import FENCED, is_fenced, open_fences
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.id_ranges import IdRange, groups_in, inside
@@ -48,6 +49,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     commits: FileReader
     commit_files: Sequence[File]
     fences: bool
+    chains: bool
     again: bool
     aside: bool
 
@@ -56,14 +58,16 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
         ids = self.ranges[number]
         rows: list[pa.Table] = []
         fenced: list[pa.Table] = []
+        chained: list[pa.Table] = []
         for file in ids.bronze:
             with self.bronze.open(file, self._few(self.columns)) as opened:
                 for group in groups_in(opened, ids):
-                    part, keep = self._group(opened, group, ids, fenced)
+                    part, keep = self._group(opened, group, ids, fenced, chained)
                     rows.append(part if keep is None else part.filter(pa.array(keep)))
         return Share(
             rows=_all(rows, self._schema),
             fenced=_all(fenced, FENCED),
+            chained=_all(chained, CHAINED),
             again=self._beside(self.sightings, ids.sightings if self.again else (), AGAIN, ids),
             aside=self._beside(self.quarantine, ids.quarantine if self.aside else (), ASIDE, ids),
         )
@@ -83,22 +87,32 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
         return Share(
             rows=self._schema.empty_table(),
             fenced=FENCED.empty_table(),
+            chained=CHAINED.empty_table(),
             again=_wanted(self.sightings.schema, AGAIN, few[0]).empty_table(),
             aside=_wanted(self.quarantine.schema, ASIDE, few[1]).empty_table(),
         )
 
     def _group(
-        self, opened: OpenedFile, group: int, ids: IdRange, fenced: list[pa.Table]
+        self,
+        opened: OpenedFile,
+        group: int,
+        ids: IdRange,
+        fenced: list[pa.Table],
+        chained: list[pa.Table],
     ) -> tuple[pa.Table, Flags | None]:
         """A row group of bronze, and which of its rows are in the range; None for all of them."""
         part = opened.group(group, [name for name in self.columns if name != BYTES])
         keep = inside(part, ids)
         strong = self.fences and is_fenced(part).any()
-        if strong or BYTES in self.columns:
+        events = self.chains and is_event(part).any()
+        if strong or events or BYTES in self.columns:
             raw = opened.group(group, ["raw"])["raw"]
+            whole = part.append_column("raw", raw)
+            kept = whole if keep is None else whole.filter(pa.array(keep))
             if strong:
-                whole = part.append_column("raw", raw)
-                fenced.append(open_fences(whole if keep is None else whole.filter(pa.array(keep))))
+                fenced.append(open_fences(kept))
+            if events:
+                chained.append(open_events(kept))
             if BYTES in self.columns:
                 part = part.append_column(BYTES, pc.cast(pc.binary_length(raw), pa.int64()))
         return part.select(self._schema.names), keep
@@ -137,6 +151,8 @@ class Share:
     """Of bronze."""
     fenced: pa.Table
     """`FENCED`: the strong writes among them."""
+    chained: pa.Table
+    """`CHAINED`: the events of audit streams among them."""
     again: pa.Table
     """Of sightings."""
     aside: pa.Table

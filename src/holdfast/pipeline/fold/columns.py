@@ -24,9 +24,19 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 MADE_LIKE: Final = {"tasks": "task_events", "models": "vectors"}
 """Tables that are made of the same changes as another one."""
-_ENTITY: Final = {"files": "path", "task_events": "task", "facts": "subject"}
+STRONG: Final = "strong"
+"""The write class of envelopes that count by their commits only, not as bronze has them."""
+_ENTITY: Final = {
+    "files": "path",
+    "task_events": "task",
+    "facts": "subject",
+    "audit_events": "stream",
+}
 """By table: the column for the envelope's `entity`; `key` in the others."""
-_TIME: Final = {"task_events": "event_time", "facts": "created_at", "messages": "created_at"}
+_TIME: Final = {
+    "task_events": "event_time",
+    **dict.fromkeys(("facts", "messages", "audit_events"), "created_at"),
+}
 """By table: the column for the envelope's `created_at`; `updated_at` in the others."""
 
 

@@ -1,4 +1,5 @@
-"""How many envelopes of bronze each table has not taken in yet.
+"""How many envelopes of bronze each table has not taken in yet. Commits are not counted here: for
+the tables of turns all of them may be new.
 
 The statistics of a file with one family and one batch say so. The rows of other files are counted
 by tasks, over two narrow columns.

@@ -24,6 +24,7 @@ from holdfast.pipeline.fold.decode_at_once import columns_at_once
 from holdfast.pipeline.lake.schema import SILVER, arrow_schema
 from holdfast.pipeline.logs.packed import merged, others
 from holdfast.rules.bodies import (
+    AuditAppend,
     Body,
     Fact,
     FileShare,
@@ -100,6 +101,18 @@ def _facts(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     )
 
 
+def _events(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
+    events = [body for body in bodies if isinstance(body, AuditAppend)]
+    return (
+        [body.epoch for body in events],
+        [body.seq for body in events],
+        [body.at * 1000 for body in events],  # as the lake counts: microseconds
+        [body.payload for body in events],
+        [body.previous.hex() for body in events],
+        [body.hash.hex() for body in events],
+    )
+
+
 def _messages(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     """Most columns of a message stand in the envelope and not in the body."""
     sent = [body for body in bodies if isinstance(body, MessageSend)]
@@ -125,6 +138,10 @@ _READERS: Final[dict[str, tuple[_Read, tuple[str, ...]]]] = {
     "models": (_models, ("provider", "name", "version", "dim", "quantization")),
     "task_events": (_turns, ("generation", "title", "description")),
     "facts": (_facts, ("predicate", "object", "objects")),
+    "audit_events": (
+        _events,
+        ("origin_epoch", "seq", "event_time", "payload", "previous", "hash"),
+    ),
     "messages": (
         _messages,
         ("kind", "ref", "sender", "priority", "reply_to", "content_type", "content"),

@@ -12,24 +12,27 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.fold.columns import MADE_LIKE, ops_of, taken_from
+from holdfast.pipeline.fold.columns import MADE_LIKE, STRONG, ops_of, taken_from
+from holdfast.pipeline.fold.committed import CommittedFrame, committed_frame
 from holdfast.pipeline.fold.decode import with_body
-from holdfast.pipeline.fold.tasks import events_of, tasks_of, turns_of
+from holdfast.pipeline.fold.turned import things_of, turn_fold, turns_table
 from holdfast.pipeline.fold.winners import contenders, winners, with_live
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, MADE_OF, SILVER
 from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
 from holdfast.rules.merge import DELETES, MERGES, Merge
 
 
-def fold_family(name: str, bronze: DataFrame, rows: int = 0) -> DataFrame:
-    """The rows of one silver table, made of these envelopes. `rows`: about how many envelopes there
-    are, if that is known; if they are many, `bronze` is scanned twice.
+def fold_family(
+    name: str, bronze: DataFrame, rows: int = 0, commits: CommittedFrame | None = None
+) -> DataFrame:
+    """The rows of one silver table, made of these envelopes, and of these commits where a quorum
+    decides. `rows`: about how many envelopes there are, if that is known; if they are many,
+    `bronze` is scanned twice.
     """
-    changes = changes_of(name, bronze)
     merge = MERGES[FAMILY_OF[name]]
     if merge is Merge.TURNS:
-        turns = turns_of(changes)
-        return tasks_of(turns) if name == "tasks" else events_of(turns)
+        return things_of(name, _turns(turns_table(name), bronze, commits))
+    changes = changes_of(name, bronze)
     if name == "models":
         return _models(changes)
     if merge is Merge.LAST_WRITER and rows >= FOLD_TWO_SCANS_ROWS_MIN:
@@ -40,15 +43,23 @@ def fold_family(name: str, bronze: DataFrame, rows: int = 0) -> DataFrame:
 
 def merged(name: str, parts: DataFrame) -> DataFrame:
     """The rows that several folds of one table make together."""
-    assert name != "tasks", "a task is made of all of its events"
-    if name == "task_events":
-        return events_of(parts)
+    assert name not in MADE_OF, "a thing is made of all of its turns"
+    if MERGES[FAMILY_OF[name]] is Merge.TURNS:
+        return things_of(name, parts)
     return _joined(name, parts).select(*SILVER[name].names)
 
 
-def tasks_from(events: DataFrame) -> DataFrame:
-    """The rows of the table `tasks`, made of task events."""
-    return tasks_of(events)
+def _turns(name: str, bronze: DataFrame, commits: CommittedFrame | None) -> DataFrame:
+    """The turns that envelopes hold, those of strong ones by their commits."""
+    columns = turn_fold(name).columns
+    if not ops_of(name):
+        assert commits is not None, "only quorums decide about entities"
+        return committed_frame(name, commits).select(*columns)
+    stamped = with_body(name, changes_of(name, bronze))
+    turns = stamped.withColumn("number", F.lit(None).cast("bigint")).select(*columns)
+    if commits is None:
+        return turns
+    return turns.unionByName(committed_frame(name, commits).select(*columns))
 
 
 def changes_of(name: str, bronze: DataFrame) -> DataFrame:
@@ -60,7 +71,8 @@ def changes_of(name: str, bronze: DataFrame) -> DataFrame:
     known["kind"] = F.substring_index("op", ".", -1)
     known["tombstone"] = F.col("op").isin(*sorted(DELETES))
     columns = [known[column].alias(column) for column in SILVER[like].names if column in known]
-    return bronze.where(F.col("op").isin(*ops_of(name))).select(*columns, "raw")
+    ours = F.col("op").isin(*ops_of(name)) & (F.col("write_class") != STRONG)
+    return bronze.where(ours).select(*columns, "raw")
 
 
 def _joined(name: str, rows: DataFrame) -> DataFrame:

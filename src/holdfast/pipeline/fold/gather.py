@@ -21,8 +21,7 @@ from holdfast.pipeline.fold.merge import merged, turned
 from holdfast.pipeline.fold.plan import HeldFiles, Span
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.reader import OpenedFile
-from holdfast.pipeline.lake.schema import KEYS, SILVER
-from holdfast.pipeline.lake.writer import FileWriter
+from holdfast.pipeline.lake.schema import KEYS, MAKES, SILVER
 from holdfast.pipeline.spark.workers import Parcel, unpacked
 from holdfast.rules.errors import JobFailed
 from holdfast.rules.limits import LAKE_GROUP_ROWS
@@ -40,16 +39,14 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     kept: int = 0
     """Rows of the span after the merge."""
     files: list[File] = []
-    tasks_kept: int = 0
-    tasks: list[File] = []
+    things_kept: int = 0
+    things: list[File] = []
 
 
 class Gather(msgspec.Struct, frozen=True, kw_only=True):
     """The step as an object that is sent to the tasks."""
 
     spans: Sequence[Span]
-    tasks: FileWriter
-    """Writes the tasks that events make."""
 
     def __call__(self, number: int, parcels: Sequence[Parcel] = ()) -> Gathered:
         span = self.spans[number]
@@ -64,22 +61,22 @@ class Gather(msgspec.Struct, frozen=True, kw_only=True):
             return Gathered(arrived=arrived)
         if span.base is not None:
             rows += held_rows(span, span.base, held)
-        events, tasks = _Counted(), _Counted()
+        turns, things = _Counted(), _Counted()
         files: list[File] = []
         made: list[File] = []
         if rows and span.writer is not None:
-            files = span.writer.write(events.all(merged(span.name, rows, span.buckets)))
-        if rows and span.makes_tasks:
-            turns = pa.concat_tables(rows)
-            made = self.tasks.write(tasks.all(turned("tasks", turns, span.buckets)))
+            files = span.writer.write(turns.all(merged(span.name, rows, span.buckets)))
+        if rows and span.makes is not None:
+            every = turned(MAKES[span.name], pa.concat_tables(rows), span.buckets)
+            made = span.makes.write(things.all(every))
         return Gathered(
             arrived=arrived,
             made=True,
             held=dict(held),
-            kept=events.rows,
+            kept=turns.rows,
             files=files,
-            tasks_kept=tasks.rows,
-            tasks=made,
+            things_kept=things.rows,
+            things=made,
         )
 
 

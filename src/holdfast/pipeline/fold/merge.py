@@ -21,8 +21,8 @@ from holdfast.pipeline.fold.buckets import key_hashes, places_of, with_buckets
 from holdfast.pipeline.fold.columns import Flags
 from holdfast.pipeline.fold.sieve import equal_at
 from holdfast.pipeline.fold.spark_hash import Hashes, Numbers
-from holdfast.pipeline.fold.tasks import TURN, fold_turns
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, arrow_schema
+from holdfast.pipeline.fold.turned import turn_fold
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, MADE_OF, SILVER, arrow_schema
 from holdfast.rules.limits import LAKE_GROUP_BYTES, LAKE_GROUP_ROWS
 from holdfast.rules.merge import MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS
@@ -35,7 +35,7 @@ def merged(name: str, parts: Sequence[pa.Table], buckets: int) -> Iterator[pa.Ta
     """The rows that these parts make together, in the order of the table's files, with their
     buckets; a table of them at a time.
     """
-    assert name != "tasks", "a task is made of all of its events"
+    assert name not in MADE_OF, "a thing is made of all of its turns"
     rows = pa.concat_tables(parts)
     if not rows.num_rows:
         return
@@ -56,15 +56,15 @@ def merged(name: str, parts: Sequence[pa.Table], buckets: int) -> Iterator[pa.Ta
 
 
 def turned(name: str, rows: pa.Table, buckets: int) -> Iterator[pa.Table]:
-    """The rows of `tasks` or `task_events` that these events make."""
-    keys = KEYS[name]
-    turns = rows.select(TURN)
+    """The rows of a table of things, or of the turns themselves, that these turns make."""
+    keys, how = KEYS[name], turn_fold(name)
+    turns = rows.select(how.columns)
     places = places_of(key_hashes([turns[key] for key in keys]), buckets)
-    ways = [(column, "ascending") for column in (_PLACE, *keys, *ORDER_COLUMNS)]
-    order = _sorted(turns.select([*keys, *ORDER_COLUMNS]), places, ways)
+    ways = [(column, "ascending") for column in (_PLACE, *keys, *how.order)]
+    order = _sorted(turns.select([*keys, *how.order]), places, ways)
     batches = (batch for some in taken(turns, order) for batch in some.to_batches())
     schema = arrow_schema(SILVER[name])
-    for batch in fold_turns(name, batches):
+    for batch in how.fold(name, batches):
         yield with_buckets(pa.Table.from_batches([batch], schema), keys, buckets)
 
 

@@ -51,9 +51,9 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     forced: bool = False
     """Whether its files are written again also if nothing has changed in it."""
     writer: FileWriter | None
-    """None if only tasks are made of what the table holds."""
-    makes_tasks: bool = False
-    """Whether tasks are made of the events of the span."""
+    """None if only things are made of the turns that the table holds."""
+    makes: FileWriter | None = None
+    """Writes the things that the turns of the span make; None if they are not made."""
 
 
 def shares_of(files: Sequence[File], parallelism: int) -> list[list[File]]:
@@ -143,7 +143,7 @@ def spans_of(
     writer: FileWriter,
     base: HeldFiles | None = None,
     increments: HeldFiles | None = None,
-    makes_tasks: bool = False,
+    makes: FileWriter | None = None,
 ) -> list[Span]:
     """The spans of a table. With `base` what it holds is merged with what is new."""
     if base is None:
@@ -151,8 +151,8 @@ def spans_of(
     else:
         cuts = cuts_of(count, buckets, base.files, base.buckets)
     moves = base is not None and base.buckets != buckets
-    # Tasks are made again as a whole, so all of their events are read.
-    whole = len(cuts) > 1 and (moves or makes_tasks)
+    # Things are made again as a whole, so all of their turns are read.
+    whole = len(cuts) > 1 and (moves or makes is not None)
     return [
         Span(
             name=name,
@@ -163,7 +163,7 @@ def spans_of(
             increments=None if increments is None else within(increments, cut, buckets),
             forced=base is not None and (whole or is_shared(base, cut, buckets)),
             writer=writer,
-            makes_tasks=makes_tasks,
+            makes=makes,
         )
         for cut in cuts
     ]

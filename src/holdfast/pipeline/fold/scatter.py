@@ -6,6 +6,9 @@ table they make, and, where the last writer wins, which of them may win (`sieve.
 columns of the row groups that have such rows. The bytes of these rows are decoded here, and the
 rows of each table go to the task that owns their bucket.
 
+What quorums have committed comes from `commits`, in shares of its own: there every row that has
+bytes counts, and strong envelopes of bronze count for nothing.
+
 A task keeps narrow columns up to a number of bytes. Beyond that it sends what passed so far and
 starts again with the rest: more rows pass, and the result is the same.
 """
@@ -21,11 +24,21 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.pipeline.fold.buckets import buckets_in, key_hashes
-from holdfast.pipeline.fold.columns import Flags, among, needed_for, ops_of, rows_of, taken_from
+from holdfast.pipeline.fold.columns import (
+    STRONG,
+    Flags,
+    among,
+    needed_for,
+    ops_of,
+    rows_of,
+    taken_from,
+)
+from holdfast.pipeline.fold.committed import NEEDED, rows_of_commits
 from holdfast.pipeline.fold.sieve import passing
 from holdfast.pipeline.lake.files import File
+from holdfast.pipeline.lake.known_commits import Lost
 from holdfast.pipeline.lake.reader import FileReader
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS
+from holdfast.pipeline.lake.schema import COMMITTED, FAMILY_OF, KEYS
 from holdfast.pipeline.spark.workers import Parcel, Scattering, packed
 from holdfast.rules.limits import FOLD_PORTION_BYTES, FOLD_SIEVE_BYTES_MAX, FOLD_SIEVE_ROWS_AT_ONCE
 from holdfast.rules.merge import MERGES, Merge
@@ -33,7 +46,7 @@ from holdfast.rules.merge import MERGES, Merge
 _TIME: Final = "lamport"
 _KNOWN: Final = ("op", "mesh", "owner", "entity", _TIME)
 """The columns that are read first and kept."""
-_FEW: Final = ("mesh", "owner", "op", "origin", "model", "family")
+_FEW: Final = ("mesh", "owner", "op", "origin", "model", "family", "write_class")
 """Columns of few different values, which Arrow reads as dictionaries."""
 
 
@@ -42,7 +55,7 @@ class TableRoute(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     since: int
-    """Batches of bronze up to this one are folded already."""
+    """Batches of bronze and of commits up to this one are folded already."""
     buckets: int
     first: int
     """The number of the task that makes the first span of the table."""
@@ -74,8 +87,14 @@ class Scatter(msgspec.Struct, frozen=True, kw_only=True):
     bronze: FileReader
     shares: Sequence[Sequence[File]]
     routes: Sequence[TableRoute]
+    commits: FileReader
+    commit_shares: Sequence[Sequence[File]] = ()
+    """Files of `commits`: their tasks have the numbers behind those of bronze."""
+    lost: Lost = {}
 
     def __call__(self, number: int) -> Scattering[Scattered]:
+        if number >= len(self.shares):
+            return (yield from self._committed(self.commit_shares[number - len(self.shares)]))
         outbox = _Outbox(self.routes)
         held: list[_Group] = []
         size = rows = 0
@@ -83,7 +102,7 @@ class Scatter(msgspec.Struct, frozen=True, kw_only=True):
         for file in self.shares[number]:
             with self.bronze.open(file, _FEW) as opened:
                 for at in range(opened.groups):
-                    narrow = opened.group(at, [*_KNOWN, "family", "batch"])
+                    narrow = opened.group(at, [*_KNOWN, "family", "write_class", "batch"])
                     group = self._looked_at(file, at, narrow, changes)
                     rows += narrow.num_rows
                     if group.wanted:
@@ -96,14 +115,40 @@ class Scatter(msgspec.Struct, frozen=True, kw_only=True):
         yield from outbox.rest()
         return Scattered(rows=rows, changes=dict(changes))
 
+    def _committed(self, share: Sequence[File]) -> Scattering[Scattered]:
+        """Sends the rows that commits make."""
+        outbox = _Outbox(self.routes)
+        routes = {route.name: route for route in self.routes if route.name in COMMITTED}
+        rows = 0
+        changes: Counter[str] = Counter()
+        for file in share:
+            with self.commits.open(file) as opened:
+                columns = [*NEEDED, "batch"]
+                for some in opened.batches(columns, rows=FOLD_SIEVE_ROWS_AT_ONCE):
+                    rows += some.num_rows
+                    batches = some["batch"].to_numpy()
+                    for since in {route.since for route in routes.values()}:
+                        made = rows_of_commits(_filtered(some, batches > since), self.lost)
+                        for name, found in made.items():
+                            if name in routes and routes[name].since == since:
+                                changes[name] += found.num_rows
+                                yield from outbox.add(name, found)
+        yield from outbox.rest()
+        return Scattered(rows=rows, changes=dict(changes))
+
     def _looked_at(
         self, file: File, number: int, narrow: pa.Table, changes: Counter[str]
     ) -> _Group:
         """A row group, with the rows of it that each table wants."""
         wanted: dict[str, Flags] = {}
         batches = narrow["batch"].to_numpy()
+        weak = ~among(narrow["write_class"], [STRONG])
         for route in self.routes:
+            if not ops_of(route.name):
+                continue  # only commits make rows of it
             is_new = batches > route.since
+            if route.name in COMMITTED:
+                is_new &= weak
             family = among(narrow["family"], [FAMILY_OF[route.name]])
             if count := int(np.count_nonzero(family & is_new)):
                 changes[route.name] += count

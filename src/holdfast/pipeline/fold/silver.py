@@ -14,8 +14,8 @@ Which envelopes a table has taken in stands in the commits of base and increment
 (`taken.py`), and so does the number of its buckets. A job that is killed between merging increments
 and dropping them leaves both, which is harmless: merging the same rows twice gives the same rows.
 
-Tasks have no increments: they are made of the task events, again whenever the base of these
-changes.
+Things (tasks, entities) have no increments: they are made of their turns, again whenever the base
+of these changes. Turns come from bronze and, where a quorum decides, from `commits`.
 
 The caller holds `Lake.working`, so that one job at a time works on a lake. If another job commits
 first all the same, the commit is refused (`LakeMoved`) and a rerun goes on from there.
@@ -33,14 +33,17 @@ from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold import taken
 from holdfast.pipeline.fold.buckets import BUCKETS_COARSE
+from holdfast.pipeline.fold.columns import ops_of
 from holdfast.pipeline.fold.count import count_new
 from holdfast.pipeline.fold.gather import Gather, Gathered
 from holdfast.pipeline.fold.plan import HeldFiles, Span, shares_of, spans_for, spans_of
 from holdfast.pipeline.fold.scatter import Scatter, TableRoute
+from holdfast.pipeline.fold.taken import Sources
 from holdfast.pipeline.lake.delta import Table, fingerprint
 from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.lake import BRONZE, Lake, Progress, no_progress
-from holdfast.pipeline.lake.schema import FAMILY_OF, SILVER
+from holdfast.pipeline.lake.schema import COMMITTED, FAMILY_OF, MADE_OF, MAKES, SILVER
+from holdfast.pipeline.lake.writer import FileWriter
 from holdfast.pipeline.spark.spark_workers import workers_of
 from holdfast.pipeline.spark.workers import Workers
 from holdfast.rules.errors import JobFailed
@@ -57,8 +60,8 @@ from holdfast.rules.limits import (
 BUCKETS: Final = "buckets"
 REBUILT: Final = "rebuilt"
 EVENTS: Final = "task_events"
-FOLDED: Final = tuple(name for name in SILVER if name != "tasks")
-"""The tables that are folded from bronze; tasks are made of their events."""
+FOLDED: Final = tuple(name for name in SILVER if name not in MADE_OF)
+"""The tables that are folded from bronze and commits; things are made of their turns."""
 
 
 class TableFold(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,32 +91,33 @@ class FoldReport(msgspec.Struct, frozen=True, kw_only=True):
 # --- how far silver is ----------------------------------------------------------------------------
 
 
-def tasks_are_current(lake: Lake) -> bool:
-    """Whether the table `tasks` was made of the events that its base has now, and nobody else has
+def things_are_current(lake: Lake, name: str) -> bool:
+    """Whether a table of things was made of the turns that their base has now, and nobody else has
     changed it since.
     """
-    made = lake.silver("tasks")
-    return made.txn(EVENTS) == _made_at(lake.silver(EVENTS)) and made.is_as_left is not False
+    made, turns = lake.silver(name), MADE_OF[name]
+    return made.txn(turns) == _made_at(lake.silver(turns)) and made.is_as_left is not False
 
 
 def position(lake: Lake, name: str) -> int:
-    """The last batch of bronze that a table has taken in; -1 if none."""
-    return _Tables.of(lake, name).position(lake.bronze)
+    """The last batch that a table has taken in; -1 if none."""
+    return _Tables.of(lake, name).position
 
 
 def is_current(lake: Lake, name: str) -> bool:
-    """Whether a table has taken in all envelopes of bronze. Not every version of bronze brings new
-    ones: compaction and vacuum make versions too.
+    """Whether a table has taken in all that its sources have. Not every version of bronze brings
+    new envelopes: compaction and vacuum make versions too.
     """
-    at = position(lake, name)
-    return not _newer(lake.bronze, at) and (at >= 0 or not lake.silver(name).files())
+    table = _Tables.of(lake, name)
+    at = table.position
+    return not table.newer(at) and (at >= 0 or not table.base.files())
 
 
 def is_little(lake: Lake) -> bool:
     """Whether a fold has so little to read and to write that the driver can do it by itself."""
     tables = [_Tables.of(lake, name) for name in FOLDED]
-    since = min(table.position(lake.bronze) for table in tables)
-    new = sum(file.rows for file in _newer(lake.bronze, since))
+    since = min(table.position for table in tables)
+    new = sum(f.rows for source in (lake.bronze, lake.commits) for f in _newer(source, since))
     written = sum(table.base.rows for table in tables if _is_due(table, new))
     return new <= LAKE_FILE_ROWS and written <= SILVER_SMALL_ROWS
 
@@ -124,13 +128,27 @@ class _Tables(NamedTuple):
     name: str
     base: Table
     increments: Table
+    sources: Sources
+    things: Table | None
+    """What is made of the turns of the base; None for a table of anything else."""
 
     @classmethod
     def of(cls, lake: Lake, name: str) -> _Tables:
-        return cls(name, lake.silver(name), lake.increments(name))
+        things = lake.silver(MAKES[name]) if name in MAKES else None
+        sources = taken.sources_of(lake, name)
+        return cls(name, lake.silver(name), lake.increments(name), sources, things)
 
-    def position(self, bronze: Table) -> int:
-        return taken.position(bronze, self.base, self.increments)
+    @property
+    def position(self) -> int:
+        return taken.position(self.sources, self.base, self.increments)
+
+    def newer(self, at: int) -> list[File]:
+        """The files of its sources that may have rows of later batches."""
+        return [file for source in self.sources.tables for file in _newer(source, at)]
+
+    @property
+    def makes(self) -> FileWriter | None:
+        return None if self.things is None else self.things.writer()
 
 
 # --- folding -------------------------------------------------------------------------------------
@@ -148,7 +166,7 @@ def fold_lake(
     lake = lake.fresh()
     tables = {name: _Tables.of(lake, name) for name in FOLDED}
     progress("fold", 0, len(FOLDED))
-    plans = _planned(workers, lake.bronze, tables, full=full)
+    plans = _planned(workers, lake, tables, full=full)
     made = _carried_out(workers, lake, plans)
     done: list[TableFold] = []
     for number, (name, table) in enumerate(tables.items()):
@@ -156,12 +174,12 @@ def fold_lake(
         one = made.get(name)
         anew = name in plans and plans[name].how == REBUILT and table.base.exists
         if one and (one.changes or one.is_touched or anew):
-            _commit(lake, table, plans[name], one)
+            _commit(table, plans[name], one)
             done.append(TableFold(name=name, changes=one.changes, how=plans[name].how))
-        elif _newer(lake.bronze, table.position(lake.bronze)):
-            _note(table, lake.bronze)
-        if name == EVENTS:
-            _make_tasks(workers, lake)
+        elif table.newer(table.position):
+            _note(table)
+        if table.things is not None:
+            _make_things(workers, lake, name)
     progress("fold", len(FOLDED), len(FOLDED))
     seconds = time.monotonic() - began
     return FoldReport(version=lake.bronze.version, tables=done, seconds=seconds)
@@ -191,8 +209,8 @@ class _Made(msgspec.Struct, kw_only=True):
         return [file for _, one in self.spans for file in one.files]
 
     @property
-    def tasks(self) -> list[File]:
-        return [file for _, one in self.spans for file in one.tasks]
+    def things(self) -> list[File]:
+        return [file for _, one in self.spans for file in one.things]
 
 
 class _Amount(NamedTuple):
@@ -203,11 +221,11 @@ class _Amount(NamedTuple):
 
 
 def _planned(
-    workers: Workers, bronze: Table, tables: Mapping[str, _Tables], *, full: bool
+    workers: Workers, lake: Lake, tables: Mapping[str, _Tables], *, full: bool
 ) -> dict[str, _Plan]:
     """How each table is folded that may have something new."""
-    since = {name: -1 if full else table.position(bronze) for name, table in tables.items()}
-    files = _newer(bronze, min(since.values()))
+    since = {name: -1 if full else table.position for name, table in tables.items()}
+    files = _newer(lake.bronze, min(since[name] for name in since if ops_of(name)))
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
 
     def with_changes(changes: Mapping[str, int], parallelism: int) -> dict[str, _Plan]:
@@ -222,13 +240,16 @@ def _planned(
             if changes[name] or (since[name] < 0 and table.base.exists)
         }
 
-    at_most = {name: sum(f.rows for f in _newer(bronze, at)) for name, at in since.items()}
+    at_most = {name: sum(f.rows for f in tables[name].newer(at)) for name, at in since.items()}
     if _is_decided(tables, at_most):
         plans = with_changes(at_most, 1)
         if not any(span.forced for plan in plans.values() for span in plan.spans):
             return plans
     # A table that is written again whatever comes must have something new.
-    return with_changes(count_new(workers, bronze, files, since), workers.parallelism)
+    found = count_new(workers, lake.bronze, files, since)
+    for name in COMMITTED:
+        found[name] += sum(file.rows for file in _newer(lake.commits, since[name]))
+    return with_changes(found, workers.parallelism)
 
 
 def _is_decided(tables: Mapping[str, _Tables], at_most: Mapping[str, int]) -> bool:
@@ -254,7 +275,7 @@ def _plan_table(table: _Tables, since: int, new: _Amount, parallelism: int) -> _
         spans_for(*new, parallelism),
         buckets=buckets,
         writer=target.writer(),
-        makes_tasks=rebuilt and table.name == EVENTS,
+        makes=table.makes if rebuilt else None,
     )
     how = REBUILT if rebuilt else "appended"
     return _Plan(how=how, since=since, buckets=buckets, spans=spans)
@@ -288,7 +309,7 @@ def _merging(table: _Tables, new: _Amount, parallelism: int) -> list[Span]:
         writer=table.base.writer(),
         base=held_files(table.base),
         increments=held_files(table.increments),
-        makes_tasks=table.name == EVENTS,
+        makes=table.makes,
     )
 
 
@@ -302,9 +323,9 @@ def buckets_of(table: Table) -> int:
     return BUCKETS_COARSE if noted is None else noted
 
 
-def _newer(bronze: Table, version: int) -> list[File]:
-    """The files of bronze that may have rows of later batches than this version."""
-    return bronze.files(lambda file: file.may_hold("batch", version + 1, LAMPORT_MAX))
+def _newer(source: Table, version: int) -> list[File]:
+    """The files of bronze or commits that may have rows of later batches than this one."""
+    return source.files(lambda file: file.may_hold("batch", version + 1, LAMPORT_MAX))
 
 
 def _carried_out(workers: Workers, lake: Lake, plans: Mapping[str, _Plan]) -> dict[str, _Made]:
@@ -312,13 +333,21 @@ def _carried_out(workers: Workers, lake: Lake, plans: Mapping[str, _Plan]) -> di
     made = {name: _Made() for name in plans}
     if not plans:
         return made
-    files = _newer(lake.bronze, min(plan.since for plan in plans.values()))
+    files = _since(lake.bronze, [plan for name, plan in plans.items() if ops_of(name)])
+    committed = _since(lake.commits, [plan for name, plan in plans.items() if name in COMMITTED])
     spans = [span for plan in plans.values() for span in plan.spans]
-    shares = shares_of(files, workers.parallelism)
-    scatter = Scatter(bronze=lake.bronze.reader(), shares=shares, routes=_routes(plans))
-    gather = Gather(spans=spans, tasks=lake.silver("tasks").writer())
-    found = workers.exchange("fold", scatter, len(shares), gather, len(spans))
-    read, planned = sum(one.rows for one in found.scattered), sum(file.rows for file in files)
+    scatter = Scatter(
+        bronze=lake.bronze.reader(),
+        shares=shares_of(files, workers.parallelism),
+        routes=_routes(plans),
+        commits=lake.commits.reader(),
+        commit_shares=shares_of(committed, workers.parallelism),
+        lost=lake.known_commits.lost if committed else {},
+    )
+    tasks = len(scatter.shares) + len(scatter.commit_shares)
+    found = workers.exchange("fold", scatter, tasks, Gather(spans=spans), len(spans))
+    read = sum(one.rows for one in found.scattered)
+    planned = sum(file.rows for file in (*files, *committed))
     if read != planned:
         raise JobFailed(f"fold: {read} rows of bronze were read where there are {planned}")
     for one in found.scattered:
@@ -327,6 +356,11 @@ def _carried_out(workers: Workers, lake: Lake, plans: Mapping[str, _Plan]) -> di
     for span, gathered in zip(spans, found.gathered, strict=False):
         made[span.name].spans.append((span, gathered))
     return made
+
+
+def _since(source: Table, plans: Sequence[_Plan]) -> list[File]:
+    """The files of a source that have something new for these tables."""
+    return _newer(source, min(plan.since for plan in plans)) if plans else []
 
 
 def _routes(plans: Mapping[str, _Plan]) -> list[TableRoute]:
@@ -347,55 +381,55 @@ def _routes(plans: Mapping[str, _Plan]) -> list[TableRoute]:
 # --- committing ----------------------------------------------------------------------------------
 
 
-def _commit(lake: Lake, table: _Tables, plan: _Plan, made: _Made) -> None:
-    txns = {**taken.notes(lake.bronze), BUCKETS: plan.buckets}
+def _commit(table: _Tables, plan: _Plan, made: _Made) -> None:
+    txns = {**taken.notes(table.sources), BUCKETS: plan.buckets}
     _check_written(table.name, made)
     if plan.how == "appended":
-        noted = taken.notes(lake.bronze, table.base)
+        noted = taken.notes(table.sources, table.base)
         table.increments.commit(made.files, txns={**txns, **noted})
     elif plan.how == REBUILT:
-        _commit_base(lake, table, made, table.base.files(), txns)
+        _commit_base(table, made, table.base.files(), txns)
     elif made.is_touched:
-        _commit_base(lake, table, made, _replaced(table, made), txns)
+        _commit_base(table, made, _replaced(table, made), txns)
     else:
-        _note(table, lake.bronze)
+        _note(table)
 
 
 def _commit_base(
-    lake: Lake, table: _Tables, made: _Made, remove: Sequence[File], txns: Mapping[str, int]
+    table: _Tables, made: _Made, remove: Sequence[File], txns: Mapping[str, int]
 ) -> None:
     """Commits the files of a base that the tasks have written, and drops the increments."""
     table.base.commit(made.files, remove, txns=txns)
     if table.increments.files() or table.increments.is_as_left is False:
         _drop(table.increments, {**txns, taken.BASE: txns[BRONZE]})
-    if table.name == EVENTS:
-        _commit_tasks(lake, made, table.base.fresh())
+    if table.things is not None:
+        _commit_things(table.name, table.things, made, table.base.fresh())
 
 
 def _drop(increments: Table, txns: Mapping[str, int]) -> None:
     increments.commit([], increments.files(), txns=txns)
 
 
-def _commit_tasks(lake: Lake, made: _Made, events: Table) -> None:
-    """`events`: the base that the tasks were made of."""
-    base = lake.silver("tasks")
-    base.commit(made.tasks, base.files(), txns={EVENTS: _made_at(events) or 0})
+def _commit_things(name: str, things: Table, made: _Made, turns: Table) -> None:
+    """`turns`: the base that the things were made of."""
+    txns = {name: _made_at(turns) or 0, BUCKETS: FOLD_BUCKETS}
+    things.commit(made.things, things.files(), txns=txns)
 
 
-def _note(table: _Tables, bronze: Table) -> None:
-    """Notes that bronze has nothing new for a table, so that the next fold need not find that out
+def _note(table: _Tables) -> None:
+    """Notes that there is nothing new for a table, so that the next fold need not find that out
     again. It makes the table if there is none yet, so that other tools can read every table.
     """
     if table.base.exists:
-        table.increments.commit([], txns=taken.notes(bronze, table.base))
+        table.increments.commit([], txns=taken.notes(table.sources, table.base))
     else:
-        table.base.commit([], txns=taken.notes(bronze))
+        table.base.commit([], txns=taken.notes(table.sources))
 
 
 def _check_written(name: str, made: _Made) -> None:
     """What a task has lost on its way into files must not be committed."""
     for _, one in made.spans:
-        for kept, files in ((one.kept, one.files), (one.tasks_kept, one.tasks)):
+        for kept, files in ((one.kept, one.files), (one.things_kept, one.things)):
             written = sum(file.rows for file in files)
             if kept != written:
                 raise JobFailed(f"fold {name}: {kept} rows were to be written, {written} were")
@@ -422,31 +456,33 @@ def _replaced(table: _Tables, made: _Made) -> list[File]:
     return replaced
 
 
-# --- tasks, and compacting -----------------------------------------------------------------------
+# --- things, and compacting ----------------------------------------------------------------------
 
 
-def _made_at(events: Table) -> int | None:
-    """What up-to-date tasks have noted: which files the events have."""
-    return fingerprint(file.path for file in events.files()) if events.exists else None
+def _made_at(turns: Table) -> int | None:
+    """What up-to-date things have noted: which files their turns have."""
+    return fingerprint(file.path for file in turns.files()) if turns.exists else None
 
 
-def _make_tasks(workers: Workers, lake: Lake) -> None:
-    """Makes the table `tasks` of the events of the base, if it was not made with them: a job was
-    killed between the two, or there are no events yet.
+def _make_things(workers: Workers, lake: Lake, name: str) -> None:
+    """Makes the things of the turns of a base, if they were not made with them: a job was killed
+    between the two, or there are no turns yet.
     """
     lake = lake.fresh()
-    if tasks_are_current(lake):
+    if things_are_current(lake, MAKES[name]):
         return
-    table = _Tables.of(lake, EVENTS)
+    table = _Tables.of(lake, name)
+    assert table.things is not None
     spans = [
         msgspec.structs.replace(span, forced=True, increments=None, writer=None)
         for span in _merging(table, _Amount(0, 0), workers.parallelism)
     ]
-    gather = Gather(spans=spans, tasks=lake.silver("tasks").writer())
-    found = workers.run("make tasks", gather, len(spans) if table.base.rows else 0)
+    found = workers.run(
+        f"make {MAKES[name]}", Gather(spans=spans), len(spans) if table.base.rows else 0
+    )
     made = _Made(spans=list(zip(spans, found, strict=False)))
-    _check_written(EVENTS, made)
-    _commit_tasks(lake, made, table.base)
+    _check_written(name, made)
+    _commit_things(name, table.things, made, table.base)
 
 
 def compact(
@@ -460,19 +496,17 @@ def compact(
     returns the tables that had increments.
     """
     lake = lake.fresh()
-    wanted = [name for name in FOLDED if name in names or (name == EVENTS and "tasks" in names)]
+    wanted = [name for name in FOLDED if name in names or MAKES.get(name) in names]
     tables = {name: _Tables.of(lake, name) for name in wanted}
     # What was changed by others is folded again from the start, and not put together.
     due = [
-        name
-        for name, table in tables.items()
-        if table.increments.files() and table.position(lake.bronze) >= 0
+        name for name, table in tables.items() if table.increments.files() and table.position >= 0
     ]
     progress("compact silver", 0, len(wanted))
     spans = [
         span for name in due for span in _merging(tables[name], _Amount(0, 0), workers.parallelism)
     ]
-    gather = Gather(spans=spans, tasks=lake.silver("tasks").writer())
+    gather = Gather(spans=spans)
     made = {name: _Made() for name in due}
     for span, one in zip(spans, workers.run("compact silver", gather, len(spans)), strict=True):
         made[span.name].spans.append((span, one))
@@ -482,7 +516,7 @@ def compact(
             table = tables[name]
             _check_written(name, made[name])
             txns = {**taken.kept_notes(table.base, table.increments), BUCKETS: FOLD_BUCKETS}
-            _commit_base(lake, table, made[name], _replaced(table, made[name]), txns)
-        if name == EVENTS:
-            _make_tasks(workers, lake)
+            _commit_base(table, made[name], _replaced(table, made[name]), txns)
+        if name in MAKES:
+            _make_things(workers, lake, name)
     return due

@@ -22,14 +22,15 @@ from holdfast.pipeline.audits.gold import gold_tables
 from holdfast.pipeline.frames.frame import LakeFrames
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, comments
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, MADE_OF, SILVER, comments
 from holdfast.rules.errors import UnknownKey
 from holdfast.rules.merge import MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS
 
+_TURN: Final = {"task_events": ("peer",), "entity_revisions": ("type", "entity")}
+"""By table in which one envelope may make several rows: what tells them apart, beside its id."""
 BASE: Final = "__base"
 SINCE: Final = "__since"
-TASKS: Final = "tasks"
 
 
 class Dialect(StrEnum):
@@ -46,11 +47,11 @@ def make_missing(lake: Lake) -> int:
     not read them otherwise, and would not see what is written to them later.
     """
     with lake.working("register"):
-        tables = [lake.bronze, lake.sightings, lake.quarantine, lake.reads]
+        tables = [lake.bronze, lake.sightings, lake.quarantine, lake.reads, lake.commits]
         tables += gold_tables(lake).values()
         for name in SILVER:
             tables.append(lake.silver(name))
-            if name != TASKS:
+            if name not in MADE_OF:
                 tables.append(lake.increments(name))
         missing = [table for table in map(Table.fresh, tables) if not table.exists]
         for table in missing:
@@ -71,7 +72,7 @@ def statements(
             yield _table(dialect, schema, name, _place(lake, name), about)
             continue
         yield _table(dialect, schema, name + BASE, f"{lake.root}/silver/{name}", "")
-        if name != TASKS:
+        if name not in MADE_OF:
             yield _table(dialect, schema, name + SINCE, f"{lake.root}/increments/{name}", "")
         yield _view(dialect, schema, name, frames[name].columns, frames[name].about)
 
@@ -100,7 +101,7 @@ def merged(name: str, base: str, since: str, quote: Callable[[str], str]) -> str
     the dialect names them.
     """
     columns = ", ".join(quote(column) for column in SILVER[name].names)
-    if name == TASKS:  # made of their events, which only Python can judge
+    if name in MADE_OF:  # made of their turns, which only Python can judge
         return f"SELECT {columns} FROM {base}"
     keys = [quote(column) for column in KEYS[name]]
     same = " AND ".join(f"b.{key} = s.{key}" for key in keys)
@@ -132,7 +133,8 @@ def _winners(
             return f"SELECT {shown} FROM ({ranked}) r WHERE copy = 1"
         case _:
             # Every row once; also turns, as far as SQL can tell what came of them.
-            copy = f"row_number() OVER (PARTITION BY {id} ORDER BY {id})"
+            each = ", ".join([id, *(quote(column) for column in _TURN.get(name, ()))])
+            copy = f"row_number() OVER (PARTITION BY {each} ORDER BY {id})"
             counted = f"SELECT *, {copy} AS copy FROM ({both}) t"
             return f"SELECT {columns} FROM ({counted}) r WHERE copy = 1"
 
@@ -141,7 +143,7 @@ def _winners(
 
 
 def _place(lake: Lake, name: str) -> str:
-    plain = name in ("bronze", "sightings", "quarantine", "reads")
+    plain = name in ("bronze", "sightings", "quarantine", "reads", "commits")
     return f"{lake.root}/{name}" if plain else f"{lake.root}/gold/{name}"
 
 

@@ -20,10 +20,10 @@ from holdfast.pipeline.audits import gold
 from holdfast.pipeline.fold import silver
 from holdfast.pipeline.fold.current import current
 from holdfast.pipeline.frames.filters import Condition, column_names, expression, spark_rows
-from holdfast.pipeline.frames.overlay import Overlay, over_tasks, overlaid, tasks_from
+from holdfast.pipeline.frames.overlay import Overlay, over_things, overlaid, things_from
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.schema import ABOUT, SILVER, arrow_schema
+from holdfast.pipeline.lake.schema import ABOUT, MADE_OF, SILVER, arrow_schema
 from holdfast.rules.errors import NoSpark
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class LakeFrame:
         if self._stored is not None:
             return self._stored.fresh(), Overlay(self.schema.empty_table())
         lake = self._lake.fresh()
-        if self.name == "tasks":
-            return _tasks(lake)
+        if self.name in MADE_OF:
+            return _things(lake, self.name)
         # Increments first: one that is merged meanwhile is then read twice, and not left out.
         new = dataset(lake.increments(self.name)).to_table()
         base = lake.silver(self.name)
@@ -188,19 +188,20 @@ def _tables(lake: Lake) -> dict[str, Table | None]:
         "sightings": lake.sightings,
         "quarantine": lake.quarantine,
         "reads": lake.reads,
+        "commits": lake.commits,
     }
     state: dict[str, Table | None] = dict.fromkeys(SILVER)
     return {**stored, **state, **gold.gold_tables(lake)}
 
 
-def _tasks(lake: Lake) -> tuple[Table | None, Overlay]:
-    new = dataset(lake.increments(silver.EVENTS)).to_table()
-    events, base = dataset(lake.silver(silver.EVENTS)), lake.silver("tasks")
-    if silver.tasks_are_current(lake):
-        return base, over_tasks(events, new)
-    # A job was killed after it had merged events and before it made tasks of them.
-    whole = LakeFrame(lake, silver.EVENTS, None).arrow()
-    return None, Overlay(tasks_from([whole]))
+def _things(lake: Lake, name: str) -> tuple[Table | None, Overlay]:
+    new = dataset(lake.increments(MADE_OF[name])).to_table()
+    turns, base = dataset(lake.silver(MADE_OF[name])), lake.silver(name)
+    if silver.things_are_current(lake, name):
+        return base, over_things(name, turns, new)
+    # A job was killed after it had merged turns and before it made things of them.
+    whole = LakeFrame(lake, MADE_OF[name], None).arrow()
+    return None, Overlay(things_from(name, [whole]))
 
 
 def dataset(table: Table) -> ds.Dataset:

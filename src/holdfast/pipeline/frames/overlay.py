@@ -19,8 +19,8 @@ import pyarrow.dataset as ds
 
 from holdfast.pipeline.fold.buckets import BUCKETS_COARSE, key_hashes, places_of
 from holdfast.pipeline.fold.merge import merged, newest, turned
-from holdfast.pipeline.fold.tasks import TURN
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER, arrow_schema
+from holdfast.pipeline.fold.turned import turn_fold
+from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, MADE_OF, SILVER, arrow_schema
 from holdfast.rules.merge import MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS
 
@@ -49,7 +49,7 @@ class Overlay(msgspec.Struct, frozen=True):
 
 def overlaid(name: str, base: ds.Dataset, new: pa.Table) -> Overlay:
     """The overlay that the increments `new` make over a base of the same table."""
-    assert name != "tasks", "tasks are made of the overlay of their events"
+    assert name not in MADE_OF, "things are made of the overlay of their turns"
     rows = new.select(SILVER[name].names)
     if not rows.num_rows:
         return Overlay(rows)
@@ -64,17 +64,17 @@ def overlaid(name: str, base: ds.Dataset, new: pa.Table) -> Overlay:
     return Overlay(folded(name, [met, rows]), keys)
 
 
-def over_tasks(events: ds.Dataset, new: pa.Table) -> Overlay:
-    """The overlay over the base of tasks that events make which were folded since."""
+def over_things(name: str, turns: ds.Dataset, new: pa.Table) -> Overlay:
+    """The overlay over the base of things that turns make which were folded since."""
     if not new.num_rows:
-        return Overlay(arrow_schema(SILVER["tasks"]).empty_table())
-    keys = new.select(KEYS["tasks"])
-    return Overlay(tasks_from([_met(events, TURN, keys), new.select(TURN)]), keys)
+        return Overlay(arrow_schema(SILVER[name]).empty_table())
+    keys, columns = new.select(KEYS[name]), list(turn_fold(name).columns)
+    return Overlay(things_from(name, [_met(turns, columns, keys), new.select(columns)]), keys)
 
 
-def tasks_from(events: Sequence[pa.Table]) -> pa.Table:
-    """The tasks that these events make together."""
-    return _whole("tasks", turned("tasks", pa.concat_tables(events), BUCKETS_COARSE))
+def things_from(name: str, turns: Sequence[pa.Table]) -> pa.Table:
+    """The things that these turns make together."""
+    return _whole(name, turned(name, pa.concat_tables(turns), BUCKETS_COARSE))
 
 
 def folded(name: str, parts: Sequence[pa.Table]) -> pa.Table:

@@ -26,6 +26,7 @@ from holdfast.pipeline.lake.held import Key
 from holdfast.pipeline.lake.id_bits import Bits, days, id_bits
 from holdfast.pipeline.lake.schema import UNKNOWN_OP
 from holdfast.rules.bodies import OPS
+from holdfast.rules.quorum.intents import QUORUM_OPS
 
 PLACE: Final = tuple(schema.PLACE.names)
 
@@ -39,6 +40,9 @@ BRONZE: Final = schema.arrow_schema(schema.BRONZE)
 SIGHTINGS: Final = schema.arrow_schema(schema.SIGHTINGS)
 QUARANTINE: Final = schema.arrow_schema(schema.QUARANTINE)
 NO_PLACES: Final = schema.arrow_schema(schema.PLACE).empty_table()
+KNOWN_OPS: Final = OPS | QUORUM_OPS
+"""The ops that this version knows: those that nodes fold themselves, and those that quorums decide.
+"""
 _PROBLEM: Final = r"(?s)^(?P<reason>[a-z_]+): (?P<detail>.*)$"
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -188,7 +192,7 @@ def as_conflicts(rows: pa.Table, batch: int) -> pa.Table:
 def unknown_ops(rows: pa.Table, batch: int) -> pa.Table:
     """Notes about rows of bronze whose op this version does not know."""
     ops = _flat(rows, "op").dictionary_encode()
-    strange = pa.array([op not in OPS for op in ops.dictionary.to_pylist()], pa.bool_())
+    strange = pa.array([op not in KNOWN_OPS for op in ops.dictionary.to_pylist()], pa.bool_())
     rows = rows.filter(strange.take(ops.indices)) if pc.any(strange).as_py() else rows.slice(0, 0)
     detail = pc.binary_join_element_wise(
         "op", _flat(rows, "op"), "is not known to this version", " "

@@ -34,7 +34,9 @@ from holdfast.rules.limits import LAKE_FILE_BYTES, LAKE_GROUP_ROWS
 _ENOUGH: Final = 2
 """A file of half the largest size or more is left alone."""
 _ORDER: Final = "id"
-"""By this column files of bronze, sightings and quarantine are sorted, within their partition."""
+"""By this column files of bronze, sightings, quarantine and commits are sorted, within their
+partition.
+"""
 
 
 class CompactReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +59,14 @@ def compact(
     merged = silver.compact(workers, lake, progress=progress)
     lake = lake.fresh()
     progress("compact small files", 0, 1)
-    before, after = compact_files(workers, (lake.bronze, lake.sightings, lake.quarantine))
+    tables = (lake.bronze, lake.sightings, lake.quarantine, lake.commits)
+    before, after = compact_files(workers, tables)
     described = sum(table.describe() for table in _stored(lake))
     return CompactReport(silver=merged, files_before=before, files_after=after, described=described)
 
 
 def _stored(lake: Lake) -> Iterator[Table]:
-    yield from (lake.bronze, lake.sightings, lake.quarantine, lake.reads)
+    yield from (lake.bronze, lake.sightings, lake.quarantine, lake.reads, lake.commits)
     for name in SILVER:
         yield from (lake.silver(name), lake.increments(name))
     yield from gold_tables(lake).values()

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.pipeline.fold.silver import fold_lake
 from holdfast.pipeline.ingest.batch import ingest_batch
+from holdfast.pipeline.ingest.dedupe import KNOWN_OPS
 from holdfast.pipeline.ingest.plan import Gap, LocatedLog, LogStretch, UnreadableLog, check_same
 from holdfast.pipeline.jobs.run import Starting, needs_fold, opened
 from holdfast.pipeline.jobs.sources import LogSource
@@ -46,7 +47,6 @@ from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
 from holdfast.pipeline.spark.workers import DriverWorkers, Workers
-from holdfast.rules.bodies import OPS
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.limits import LAKE_BATCH_ROWS, LAKE_FILE_ROWS
 
@@ -260,7 +260,7 @@ def _batches(stretches: Sequence[LogStretch]) -> Iterator[list[LogStretch]]:
 def _note_strange(lake: Lake) -> None:
     """Notes entries of bronze with an unknown op again, where quarantine has lost that note."""
     names = ["log", "epoch", "offset", "id", "recorded_at", "batch", "op", "raw"]
-    known = pa.array(sorted(OPS))
+    known = pa.array(sorted(KNOWN_OPS))
     noted = _told(lake, (UNKNOWN_OP,))
     rows: list[dict[str, object]] = []
     for file in lake.bronze.files():
@@ -269,7 +269,7 @@ def _note_strange(lake: Lake) -> None:
             continue
         for row in lake.bronze.load([file], names)[0].to_pylist():
             op = row.pop("op")
-            if op not in OPS and (row["log"], row["epoch"], row["offset"]) not in noted:
+            if op not in KNOWN_OPS and (row["log"], row["epoch"], row["offset"]) not in noted:
                 detail = f"op {op} is not known to this version"
                 rows.append({**row, "reason": UNKNOWN_OP, "detail": detail})
     _add_notes(lake, rows)

@@ -23,13 +23,14 @@ from holdfast.pipeline.fold.silver import (
     fold_lake,
     is_current,
     is_little,
-    tasks_are_current,
+    things_are_current,
 )
 from holdfast.pipeline.ingest.commits import ingest_commits
 from holdfast.pipeline.ingest.ingest import IngestReport, ingest_planned, workers_for
 from holdfast.pipeline.ingest.plan import IngestPlan, UnreadableLog, make_plan
 from holdfast.pipeline.jobs.sources import LogSource
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
+from holdfast.pipeline.lake.schema import MADE_OF
 from holdfast.pipeline.logs.log import ReadableLog, open_log
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.pipeline.spark.spark_workers import SparkWorkers
@@ -103,8 +104,9 @@ def _planned(lake: Lake, logs: Sequence[ReadableLog], allow_gaps: bool) -> Inges
 
 
 def needs_fold(lake: Lake) -> bool:
-    """Whether bronze has envelopes that silver has not taken in. Reads only commits."""
-    return not (all(is_current(lake, name) for name in FOLDED) and tasks_are_current(lake))
+    """Whether there is something that silver has not taken in. Reads only commits of tables."""
+    made = all(things_are_current(lake, name) for name in MADE_OF)
+    return not (made and all(is_current(lake, name) for name in FOLDED))
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.folder import FILE, FOLDER, Folder
 from holdfast.pipeline.lake.held import HeldPlaces, Key, held_by, id_at, last_batch
 from holdfast.pipeline.lake.id_bits import LAST_DAY
+from holdfast.pipeline.lake.known_commits import KnownCommits, known_commits
 from holdfast.pipeline.lake.proof import CARD, LakeProof
 from holdfast.pipeline.lake.reads import BATCH, Position, load_reads, positions_in, sum_of, with_ids
 from holdfast.rules.errors import (
@@ -149,6 +150,11 @@ class Lake:
     def commits(self) -> Table:
         return self._table("commits", schema.COMMITS)
 
+    @cached_property
+    def known_commits(self) -> KnownCommits:
+        """What `commits` holds. Do not change it."""
+        return known_commits(self.commits)
+
     def silver(self, name: str) -> Table:
         return self._table(f"silver/{_known(name)}", schema.SILVER_STORED[name], AS_COMPACTED)
 
@@ -197,12 +203,13 @@ class Lake:
 
     @property
     def next_batch(self) -> int:
-        """The number of the next batch. Numbers are never used twice, also if bronze or `reads` was
-        set back: what was folded into silver is known by them.
+        """The number of the next batch, of bronze or of commits. Numbers are never used twice, also
+        if bronze or `reads` was set back: what was folded into silver is known by them.
         """
         taken, noted = pc.max(self.claims.column("batch")).as_py(), self.reads.txn(BATCH)
         known = [at for at in (taken, noted) if at is not None]
-        return 1 + max(self.bronze.version, last_batch(self.bronze), *known)
+        lasts = (last_batch(self.bronze), last_batch(self.commits))
+        return 1 + max(self.bronze.version, *lasts, *known)
 
     def folded(self, name: str) -> int:
         """The last batch that a table of silver says it has taken in; -1 if none."""

@@ -196,10 +196,15 @@ COMMITS: Final = joined(
         outcome string: what it came to: applied, superseded and so on; null if it was refused
         reason string: the code of the refusal, if there is one
         record binary: the record as nodes keep it
+        first boolean: whether this row has the bytes: of each commit, one row has them
+        raw binary: the bytes of the envelope; null where another row has them, or nobody has
+        batch bigint: the batch that the row came in with; bronze and this table count in one row
         """
     ),
 )
-"""What quorums have committed, as each log has it: a row for each commit and log."""
+"""What quorums have committed, as each log has it: a row for each commit and log. The bytes of the
+envelope stand beside one of them, so that what was committed can be folded from this table alone.
+"""
 
 READS: Final = described(
     """
@@ -243,6 +248,23 @@ _UPDATED: Final = described(
 _CREATED: Final = described("created_at timestamp: when it was written, by the clock of its writer")
 _CHANGED: Final = joined(
     _VERSION, _UPDATED, described("tombstone boolean: whether this version deletes the key")
+)
+_FENCE: Final = described(
+    """
+    number bigint: the number of the commit that made it
+    incarnation bigint: which group of voters committed it; it grows by recovery
+    lease_epoch bigint: the lease epoch (term) in which it was committed
+    coordinator string: the peer that coordinated it
+    sequence bigint: its place in the coordinator's order
+    committed_at timestamp: when it was committed, by the clock of the coordinator
+    """
+)
+_ENTITY: Final = described(
+    """
+    type string: the type: mission, feature, project_settings and so on
+    entity string: the id of the entity among those of its type
+    revision bigint: how often it was changed; a deletion counts too
+    """
 )
 _KEY: Final = described("key string: the key")
 _VALUE: Final = described(
@@ -316,6 +338,7 @@ SILVER: Final[dict[str, StructType]] = {
         ),
         _VERSION,
         _UPDATED,
+        described("number bigint: the commit of its last turn; null if no quorum decided it"),
     ),
     "task_events": joined(
         _MESH,
@@ -332,8 +355,36 @@ SILVER: Final[dict[str, StructType]] = {
             against_id string: the envelope of that turn
             title string: of a creation: what is to be done
             description string: of a creation: more about it
+            number bigint: the commit by which a quorum decided it; null if stamps decide
             """
         ),
+    ),
+    "entities": joined(
+        _MESH,
+        _ENTITY,
+        described(
+            """
+            fields string: its fields as JSON text; null if a commit that made it was not read
+            parent string: the id of the entity above it; empty if it has none
+            whole boolean: whether the last change replaced or deleted it as a whole
+            """
+        ),
+        _CHANGED,
+        _FENCE,
+    ),
+    "entity_revisions": joined(
+        _MESH,
+        _ENTITY,
+        described(
+            """
+            kind string: what the change did: put, patch or delete
+            fields string: what it set, as JSON text: all fields, or those that a patch changes
+            removed array<string>: the fields that a patch took away
+            """
+        ),
+        _VERSION,
+        _UPDATED,
+        _FENCE,
     ),
     "facts": joined(
         _MESH,
@@ -346,6 +397,22 @@ SILVER: Final[dict[str, StructType]] = {
             """
         ),
         _META,
+        _VERSION,
+        _CREATED,
+    ),
+    "audit_events": joined(
+        _MESH,
+        described(
+            """
+            stream string: the name of the audit stream
+            origin_epoch bigint: the epoch of the origin's log: in each it counts its events from 1
+            seq bigint: the number of the event in its chain
+            event_time timestamp: when it happened, by the clock of its origin
+            payload string: what happened, as JSON text
+            previous string: the hash of the event before it, in hex
+            hash string: its own hash, in hex
+            """
+        ),
         _VERSION,
         _CREATED,
     ),
@@ -384,7 +451,10 @@ ABOUT: Final[dict[str, str]] = {
     "models": "The models that made the vectors",
     "tasks": "Tasks: what all their turns together make",
     "task_events": "The turns of all tasks, each with what came of it",
+    "entities": "Entities: what the last commit that changed each of them has left",
+    "entity_revisions": "The revisions of all entities, each with the change that made it",
     "facts": "Facts: every one once",
+    "audit_events": "Events of audit streams: every one once",
     "messages": "Messages: every one once",
 }
 """By table: what one row of it is."""
@@ -404,7 +474,10 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "models": ("id",),
     "tasks": ("mesh", "task"),
     "task_events": ("mesh", "task"),
+    "entities": ("mesh", "type", "entity"),
+    "entity_revisions": ("mesh", "type", "entity"),
     "facts": ("id",),
+    "audit_events": ("id",),
     "messages": ("id",),
 }
 """By silver table: the columns that say which thing a row is about."""
@@ -417,7 +490,16 @@ FAMILY_OF: Final[dict[str, str]] = {
     "models": "vector",
     "tasks": "task",
     "task_events": "task",
+    "entities": "entity",
+    "entity_revisions": "entity",
     "facts": "fact",
+    "audit_events": "audit",
     "messages": "message",
 }
 """By silver table: the family of envelopes that it is made of."""
+
+MADE_OF: Final[dict[str, str]] = {"tasks": "task_events", "entities": "entity_revisions"}
+"""By silver table that has one row for a thing: the table of the turns that make it."""
+MAKES: Final[dict[str, str]] = {turns: things for things, turns in MADE_OF.items()}
+COMMITTED: Final = frozenset(MAKES)
+"""The tables of turns: those of strong envelopes come from `commits`, in the order of a quorum."""

@@ -20,11 +20,16 @@ from holdfast.node.home.opening import open_home
 from holdfast.node.log import serve
 from holdfast.node.recovery import backup_manifest
 from holdfast.pipeline.logs.arrow import from_columns, from_joined
-from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
+from holdfast.pipeline.logs.log import LogBounds, OpenedLog, ReadCommit, check_range, reading
 from holdfast.protocol.log_wire import Confirmation, Registration
 from holdfast.rules.errors import NewerSchema, StoreCorrupt
 from holdfast.rules.filters import EVERYTHING, Filter
-from holdfast.rules.limits import SECOND_MS, SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
+from holdfast.rules.limits import (
+    COMMIT_PAGE_ROWS,
+    SECOND_MS,
+    SOURCE_BATCH_BYTES,
+    SOURCE_BATCH_ROWS,
+)
 from holdfast.rules.rows import Columns
 from holdfast.service.caller import LOCAL
 from holdfast.storage.files.home import HomePaths, require_home, status_of
@@ -71,7 +76,7 @@ class DiskLog(OpenedLog):
                 yield batch
             start = upto + 1
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
         with self.looked_at() as reader:
             if reader.schema() < _WITH_COMMITS:
                 return
@@ -80,10 +85,11 @@ class DiskLog(OpenedLog):
             at = known.get(mesh, 0) + 1
             while at <= last:
                 with self.looked_at() as reader:
-                    rows = reader.commit_range(mesh, at, min(SOURCE_BATCH_ROWS, last + 1 - at))
+                    rows = reader.commit_range(mesh, at, min(COMMIT_PAGE_ROWS, last + 1 - at))
+                    found = [ReadCommit(row.record, _bytes_at(reader, row.offset)) for row in rows]
                 if not rows:
                     break
-                yield [row.record for row in rows]
+                yield found
                 at = rows[-1].number + 1
 
     def _place(self, reader: ReadOnlyDatabase) -> LogBounds:
@@ -238,3 +244,9 @@ def _filtered(
 
 def _columns(reader: ReadOnlyDatabase, start: int, stop: int, filter: Filter) -> Columns:
     return reader.log_columns(start, stop, SOURCE_BATCH_ROWS, SOURCE_BATCH_BYTES, filter, odd=True)
+
+
+def _bytes_at(reader: ReadOnlyDatabase, offset: int) -> bytes | None:
+    """The envelope of a commit; None if the log was truncated since."""
+    entry = reader.log_get(offset)
+    return None if entry is None else entry.raw

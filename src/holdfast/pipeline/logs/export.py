@@ -16,12 +16,18 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.pipeline.logs.arrow import from_lists, in_order, uuid_texts
-from holdfast.pipeline.logs.log import LogBounds, OpenedLog, check_range, reading
+from holdfast.pipeline.logs.log import LogBounds, OpenedLog, ReadCommit, check_range, reading
 from holdfast.protocol.export_lines import CommittedLine, Header, LogLine, Trailer, check_file
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, StoreFailed
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.ids import ID_BYTES
-from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX, KIB, SOURCE_BATCH_BYTES, SOURCE_BATCH_ROWS
+from holdfast.rules.limits import (
+    COMMIT_PAGE_ROWS,
+    EXPORT_LINE_BYTES_MAX,
+    KIB,
+    SOURCE_BATCH_BYTES,
+    SOURCE_BATCH_ROWS,
+)
 from holdfast.rules.rows import Columns
 
 _lines: Final = msgspec.json.Decoder(LogLine)
@@ -88,8 +94,8 @@ class ExportLog(OpenedLog):
                 if batch.num_rows:
                     yield batch
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
-        piece: list[bytes] = []
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
+        piece: list[ReadCommit] = []
         with self._open() as file:
             for raw in file:  # they stand before the log
                 kind = _kind.decode(raw).kind
@@ -99,8 +105,8 @@ class ExportLog(OpenedLog):
                     continue
                 line = _commit.decode(raw)
                 if line.number > known.get(line.mesh, 0):
-                    piece.append(line.record)
-                if len(piece) >= SOURCE_BATCH_ROWS:
+                    piece.append(ReadCommit(line.record, line.raw))
+                if len(piece) >= COMMIT_PAGE_ROWS:
                     yield piece
                     piece = []
         if piece:

@@ -24,6 +24,7 @@ from holdfast.pipeline.logs.arrow import LOG, in_order, place_columns, texts, ti
 from holdfast.pipeline.logs.log import (
     LogBounds,
     OpenedLog,
+    ReadCommit,
     check_range,
     located,
     reading,
@@ -169,7 +170,7 @@ class NodeLog(ServedLog):
         log = self.get("/v1/log").json(_LogDocument)
         return LogBounds(self._options.get("name") or log.peer, log.epoch, log.first, log.head)
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
         try:
             held = self.get("/v1/commits").json(CommitsHeld).commits
         except NotFound:
@@ -183,7 +184,7 @@ class NodeLog(ServedLog):
                     raise BadAnswer(f"{self.location} gives other commits than asked for")
                 if not page.lines:
                     break
-                yield [line.record_bytes for line in page.lines]
+                yield [ReadCommit(line.record_bytes, line.raw) for line in page.lines]
                 at += len(page.lines)
 
     def register(self, consumer: str, start: int) -> None:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,14 @@ _SCHEMES: Final = ("http://", "https://", "unix:")
 _KNOWN: Final = frozenset(
     {"token", "tokenfile", "keyfile", "card", "ca", "pin", "name", "retries", "consumer"}
 )
+
+
+class ReadCommit(NamedTuple):
+    """A commit as a log has it."""
+
+    record: bytes
+    raw: bytes | None
+    """The envelope; None if the log was truncated since."""
 
 
 class LostOffsets(msgspec.Struct, frozen=True):
@@ -79,9 +87,9 @@ class ReadableLog(Protocol):
         were given before are right.
         """
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
-        """The records of what quorums have committed, in commit order, piece by piece: of each mesh
-        those with a number above what is known of it. A log that has none gives none.
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
+        """What quorums have committed, in commit order, piece by piece: of each mesh the commits
+        with a number above what is known of it. A log that has none gives none.
         """
 
     def register(self, consumer: str, start: int) -> None:
@@ -123,7 +131,7 @@ class OpenedLog:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.location!r})"
 
-    def commits(self, known: Mapping[str, int]) -> Iterator[list[bytes]]:
+    def commits(self, known: Mapping[str, int]) -> Iterator[list[ReadCommit]]:
         return iter(())
 
     def register(self, consumer: str, start: int) -> None: ...

@@ -19,9 +19,9 @@ from holdfast.pipeline.serve.rounds import LakeRounds
 from holdfast.pipeline.serve.warm import WarmSession
 from holdfast.rules.errors import BadInput
 from holdfast.service.caller import LOCAL
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import ConcurrencyLimits, Request, RequestCounts
 from holdfast.service.http.route import Phase, Route, Routes
-from holdfast.service.http.strict_json import json_body
 
 if TYPE_CHECKING:
     from starlette.responses import Response

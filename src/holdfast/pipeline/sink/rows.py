@@ -23,6 +23,7 @@ from holdfast.rules.bodies import OWNED, encode_value, family_of
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, OverLimit
 from holdfast.rules.limits import BODY_BYTES_MAX
 from holdfast.rules.message import MESSAGE
+from holdfast.rules.strict_json import strict_json
 
 _ENTITY: Final = ("entity", "key", "subject", "path", "task")
 """Names for the column that says what a row is about."""
@@ -178,10 +179,6 @@ class Layout:
 
     def _json(self, name: str, value: Any) -> msgspec.Raw:
         if self.json_text and isinstance(value, str):
-            from holdfast.service.http.strict_json import (
-                strict_json,  # brings a whole server with it
-            )
-
             try:
                 value = strict_json(value.encode())
             except BadInput as error:

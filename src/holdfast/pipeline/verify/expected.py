@@ -165,6 +165,8 @@ class Scope(NamedTuple):
     """The first offset that its log still has."""
     forgotten: Mapping[str, int]
     """By mesh: the stamp up to which the node may have forgotten deleted rows."""
+    commits: Mapping[str, int] = {}
+    """By mesh with voters: the last commit that the node has folded."""
 
     def tag(self, mesh: str) -> str:
         """The name of a mesh with the number of this node, to keep it apart from other nodes."""

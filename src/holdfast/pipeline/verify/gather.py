@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Generic
+from typing import Generic
 
 import msgspec
 import pyarrow as pa
@@ -14,14 +14,12 @@ import pyarrow as pa
 from holdfast.pipeline.fold.gather import held_rows
 from holdfast.pipeline.fold.merge import merged, turned
 from holdfast.pipeline.fold.plan import HeldFiles, Span
-from holdfast.pipeline.lake.schema import SILVER, arrow_schema
+from holdfast.pipeline.lake.schema import MAKES, SILVER, arrow_schema
 from holdfast.pipeline.spark.workers import Parcel, unpacked
 from holdfast.pipeline.verify.digests import L
 from holdfast.pipeline.verify.silver import Gaps, compare_with_silver
+from holdfast.rules.digests import TABLES
 from holdfast.rules.errors import JobFailed
-
-EVENTS: Final = "task_events"
-TASKS: Final = "tasks"
 
 
 class VerifiedSpan(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
@@ -36,8 +34,8 @@ class VerifyGather(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
 
     spans: Sequence[Span]
     """What each task makes; with files of silver if it is compared with them."""
-    tasks: Sequence[HeldFiles | None]
-    """By span: the tasks of silver; None if they have to be made of its events."""
+    things: Sequence[HeldFiles | None]
+    """By span: the things of silver; None if they have to be made of its turns."""
     meshes: Mapping[str, str]
     """The meshes by their tags."""
     look: L
@@ -51,8 +49,10 @@ class VerifyGather(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
             raise JobFailed(f"verify {span.name}: rows came in parcels of another size")
         look = self.look.begun()
         gaps: Gaps = {}
-        silver = _silver(span, self.tasks[number])
+        silver = _silver(span, self.things[number])
         for table, rows in _folded(span, parts).items():
+            if table not in TABLES:
+                continue  # nodes make no digests of it
             if rows.num_rows:
                 look.add(table, rows)
             if silver:
@@ -63,13 +63,14 @@ class VerifyGather(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
 def _folded(span: Span, parts: Sequence[pa.Table]) -> dict[str, pa.Table]:
     """By table: the rows that these parts make together."""
     found = {span.name: _whole(span.name, merged(span.name, parts, span.buckets) if parts else ())}
-    if span.name == EVENTS:
-        turns = pa.concat_tables(parts) if parts else found[EVENTS]
-        found[TASKS] = _whole(TASKS, turned(TASKS, turns, span.buckets))
+    if span.name in MAKES:
+        things = MAKES[span.name]
+        turns = pa.concat_tables(parts) if parts else found[span.name]
+        found[things] = _whole(things, turned(things, turns, span.buckets))
     return found
 
 
-def _silver(span: Span, tasks: HeldFiles | None) -> dict[str, pa.Table]:
+def _silver(span: Span, stored: HeldFiles | None) -> dict[str, pa.Table]:
     """By table: what silver has of the span; nothing if it is not asked for."""
     if span.base is None:
         return {}
@@ -79,11 +80,12 @@ def _silver(span: Span, tasks: HeldFiles | None) -> dict[str, pa.Table]:
     if waiting:
         rows = list(merged(span.name, [*rows, *waiting], span.buckets))
     found = {span.name: _whole(span.name, rows)}
-    if span.name == EVENTS and tasks is not None:
-        of_tasks = msgspec.structs.replace(span, name=TASKS)
-        found[TASKS] = _whole(TASKS, held_rows(of_tasks, tasks, counts))
-    elif span.name == EVENTS:
-        found[TASKS] = _whole(TASKS, turned(TASKS, found[EVENTS], span.buckets))
+    things = MAKES.get(span.name)
+    if things is not None and stored is not None:
+        of_things = msgspec.structs.replace(span, name=things)
+        found[things] = _whole(things, held_rows(of_things, stored, counts))
+    elif things is not None:
+        found[things] = _whole(things, turned(things, found[span.name], span.buckets))
     return found
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 
-from holdfast.pipeline.fold.plan import HeldFiles, Span, cuts_of, spans_for, within
+from holdfast.pipeline.fold.plan import HeldFiles, Span, cuts_of, shares_of, spans_for, within
 from holdfast.pipeline.fold.scatter import TableRoute
-from holdfast.pipeline.fold.silver import held_files, tasks_are_current
+from holdfast.pipeline.fold.silver import BUCKETS, held_files, things_are_current
+from holdfast.pipeline.fold.turned import turns_table
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.id_ranges import id_ranges
 from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.schema import COMMITTED, MAKES
 from holdfast.pipeline.spark.workers import Workers
 from holdfast.pipeline.verify.digests import L
 from holdfast.pipeline.verify.expected import Scope, count_of
-from holdfast.pipeline.verify.gather import EVENTS, TASKS, VerifyGather
+from holdfast.pipeline.verify.gather import VerifyGather
 from holdfast.pipeline.verify.scatter import LOG, VerifyScatter
 from holdfast.pipeline.verify.silver import Gaps, added
 from holdfast.rules import digests as rules
@@ -30,10 +33,10 @@ def look_at(
     silver: bool = True,
 ) -> tuple[L, Gaps]:
     """What `look` finds in the rows of these tables that the nodes must hold: the fold of the
-    envelopes that count for each, and as `log` the entries that its log still has. With `silver`
-    the rows are compared with those of silver too.
+    envelopes that count for each, of the commits up to where each is, and as `log` the entries that
+    its log still has. With `silver` the rows are compared with those of silver too.
     """
-    folded = dict.fromkeys(EVENTS if name == TASKS else name for name in tables if name != LOG)
+    folded = dict.fromkeys(turns_table(name) for name in tables if name != LOG)
     spans = {name: _spans(workers, lake, name, count_of(scopes), silver) for name in folded}
     firsts = accumulate((len(some) for some in spans.values()), initial=0)
     routes = [
@@ -55,14 +58,18 @@ def look_at(
         scopes=scopes,
         routes=routes,
         look=look.begun() if LOG in tables else None,
+        commits=lake.commits.reader(),
+        commit_shares=_commit_shares(workers, lake, scopes, folded),
+        lost=lake.known_commits.lost,
     )
     gather = VerifyGather(
         spans=every,
-        tasks=[_tasks(lake, span) for span in every],
+        things=[_things(lake, span) for span in every],
         meshes={scope.tag(mesh): mesh for scope in scopes for mesh in scope.forgotten},
         look=look.begun(),
     )
-    done = workers.exchange("verify", scatter, len(scatter.ranges), gather, max(1, len(every)))
+    reading = len(scatter.ranges) + len(scatter.commit_shares)
+    done = workers.exchange("verify", scatter, reading, gather, max(1, len(every)))
     found = look.begun()
     gaps: Gaps = {}
     for of_log in done.scattered:
@@ -103,11 +110,23 @@ def _spans(workers: Workers, lake: Lake, name: str, new: int, silver: bool) -> l
     ]
 
 
-def _tasks(lake: Lake, span: Span) -> HeldFiles | None:
-    """The tasks of a span as silver has them, if they were made of all of its events."""
-    if span.name != EVENTS or span.base is None or lake.increments(EVENTS).files():
+def _commit_shares(
+    workers: Workers, lake: Lake, scopes: Sequence[Scope], tables: Collection[str]
+) -> list[list[File]]:
+    """The files of commits that the tasks read; none where no node has a mesh with voters."""
+    if not any(scope.commits for scope in scopes) or not COMMITTED & set(tables):
+        return []
+    return shares_of(lake.commits.files(), workers.parallelism)
+
+
+def _things(lake: Lake, span: Span) -> HeldFiles | None:
+    """The things of a span as silver has them, if they were made of all of its turns."""
+    if span.name not in MAKES or span.base is None or lake.increments(span.name).files():
         return None
-    if not tasks_are_current(lake):
-        # A job was killed after it had merged events and before it made tasks of them.
+    if not things_are_current(lake, MAKES[span.name]):
+        # A job was killed after it had merged turns and before it made things of them.
         return None
-    return within(held_files(lake.silver(TASKS)), range(span.first, span.stop), span.buckets)
+    things = lake.silver(MAKES[span.name])
+    if things.txn(BUCKETS) is None:
+        return None  # earlier code did not say how many buckets its things have
+    return within(held_files(things), range(span.first, span.stop), span.buckets)

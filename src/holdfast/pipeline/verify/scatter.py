@@ -20,22 +20,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.fold.buckets import key_hashes
-from holdfast.pipeline.fold.columns import among, needed_for, ops_of, rows_of, taken_from
+from holdfast.pipeline.fold.columns import (
+    STRONG,
+    among,
+    needed_for,
+    ops_of,
+    rows_of,
+    taken_from,
+)
+from holdfast.pipeline.fold.committed import NEEDED, rows_of_commits, upto
 from holdfast.pipeline.fold.scatter import TableRoute
 from holdfast.pipeline.fold.sieve import passing
 from holdfast.pipeline.ingest.dedupe import CONFLICT
+from holdfast.pipeline.lake.files import File
 from holdfast.pipeline.lake.id_ranges import IdRange, groups_in, inside
+from holdfast.pipeline.lake.known_commits import Lost
 from holdfast.pipeline.lake.reader import FileReader, OpenedFile
-from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS
+from holdfast.pipeline.lake.schema import COMMITTED, FAMILY_OF, KEYS
 from holdfast.pipeline.spark.workers import Parcel, Scattering, packed
 from holdfast.pipeline.verify.digests import L
 from holdfast.pipeline.verify.expected import Numbers, Scope, counting
+from holdfast.rules.limits import FOLD_SIEVE_ROWS_AT_ONCE
 from holdfast.rules.merge import MERGES, Merge
 
 LOG: Final = "log"
 _TIME: Final = "lamport"
 _PLACE: Final = ("log", "epoch", "offset", "id")
-_FEW: Final = ("log", "mesh", "owner", "op", "origin", "model")
+_FEW: Final = ("log", "mesh", "owner", "op", "origin", "model", "write_class")
 """Columns of few different values, which Arrow reads as dictionaries."""
 
 
@@ -67,8 +78,15 @@ class VerifyScatter(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
     """The tables that are made, and where their rows go."""
     look: L | None
     """What is done with entries of logs; None if nothing is."""
+    commits: FileReader
+    commit_shares: Sequence[Sequence[File]] = ()
+    """Files of `commits`: their tasks have the numbers behind those of the ranges."""
+    lost: Lost = {}
 
     def __call__(self, number: int) -> Scattering[L | None]:
+        if number >= len(self.ranges):
+            yield from self._committed(self.commit_shares[number - len(self.ranges)])
+            return None
         ids = self.ranges[number]
         look = None if self.look is None else self.look.begun()
         again = self._again(ids)
@@ -79,6 +97,19 @@ class VerifyScatter(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
                     if held:
                         yield from self._sent(opened, at, held, look)
         return look
+
+    def _committed(self, share: Sequence[File]) -> Iterator[Parcel]:
+        """What the nodes must hold of commits: each up to its number."""
+        routes = {route.name: route for route in self.routes}
+        columns = ["mesh", "number", *NEEDED]
+        for file in share:
+            with self.commits.open(file) as opened:
+                for some in opened.batches(columns, rows=FOLD_SIEVE_ROWS_AT_ONCE):
+                    for scope in self.scopes:
+                        ours = upto(some, scope.commits)
+                        for name, rows in rows_of_commits(ours, self.lost).items():
+                            if name in routes:
+                                yield from _parcels(routes[name], rows, scope)
 
     def _again(self, ids: IdRange) -> list[_Seen]:
         """Where the scopes have seen the ids of the range again, the same bytes or others."""
@@ -130,8 +161,8 @@ class VerifyScatter(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
     def _sent(
         self, opened: OpenedFile, group: int, held: Sequence[_Held], look: L | None
     ) -> Iterator[Parcel]:
-        needed = {"mesh", "id", "raw", "op", "entity", _TIME}.union(
-            *(needed_for(route.name) for route in self.routes)
+        needed = {"mesh", "id", "raw", "op", "entity", "write_class", _TIME}.union(
+            *(needed_for(route.name) for route in self.routes if ops_of(route.name))
         )
         whole = opened.group(group, sorted(needed))
         for scope, places, offsets in held:
@@ -141,6 +172,8 @@ class VerifyScatter(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
                     look.add(LOG, _tagged(entries.select(["mesh", "id", "raw"]), scope))
             changes = _of_meshes(whole, np.unique(places), scope)
             for route in self.routes:
+                if not ops_of(route.name):
+                    continue  # only commits make rows of it
                 rows = _made(route.name, changes)
                 if rows.num_rows:
                     yield from _parcels(route, rows, scope)
@@ -162,6 +195,8 @@ def _of_meshes(whole: pa.Table, places: Numbers, scope: Scope) -> pa.Table:
 def _made(name: str, changes: pa.Table) -> pa.Table:
     """The rows of a table that envelopes make, without those that cannot win."""
     flags = among(changes["op"], ops_of(name))
+    if name in COMMITTED:
+        flags &= ~among(changes["write_class"], [STRONG])
     rows = changes if flags.all() else changes.filter(pa.array(flags))
     if rows.num_rows and MERGES[FAMILY_OF[name]] is Merge.LAST_WRITER:
         sources = taken_from(name)

@@ -23,6 +23,9 @@ from holdfast.rules.order import ORDER_COLUMNS
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 _MESH: Final = "mesh"
+_ORDERS: Final = {"tasks": ("number", *ORDER_COLUMNS), "entities": ("revision",)}
+"""By table: the columns that say which of two rows of a key is the later one; in the others these
+are the columns of the one order. A commit is later than all stamps."""
 _EACH_VERSION: Final = frozenset({"vectors", "task_events"})
 """Tables that keep every version of a row; only its outcome (live or not, the event) may change."""
 
@@ -89,9 +92,12 @@ def _ahead(table: str, theirs: pa.Table, ours: pa.Table) -> Flags:
         return np.ones(theirs.num_rows, np.bool_)
     # A late turn with an earlier stamp changes a task, but not its last version.
     found: Flags = np.full(theirs.num_rows, table == "tasks")
-    for column in reversed(ORDER_COLUMNS):
-        greater = pc.greater(theirs[column], ours[column]).to_numpy(zero_copy_only=False)
-        found = np.where(_equal(theirs[column], ours[column]), found, greater)
+    for column in reversed(_ORDERS.get(table, ORDER_COLUMNS)):
+        some, others = theirs[column], ours[column]
+        if column == "number":
+            some, others = (pc.fill_null(part, 0) for part in (some, others))
+        greater = pc.greater(some, others).to_numpy(zero_copy_only=False)
+        found = np.where(_equal(some, others), found, greater)
     return found
 
 

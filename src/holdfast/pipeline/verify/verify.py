@@ -13,14 +13,15 @@ all that the logs make, or what replaced it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from holdfast.node.log.digests import BucketRows, Digests, HeldRow, TableDigests
-from holdfast.pipeline.fold.silver import EVENTS, is_current
+from holdfast.pipeline.fold.silver import is_current
+from holdfast.pipeline.fold.turned import turns_table
 from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.logs.log import ReadableLog
 from holdfast.pipeline.spark.failures import spark_errors
@@ -128,7 +129,13 @@ class _NodeAnswer(msgspec.Struct, frozen=True):
 
     def scope(self, spans: Sequence[OffsetRange]) -> Scope:
         forgotten = {mesh: held.forgotten_lamport for mesh, held in self.digests.meshes.items()}
-        return Scope(self.number, self.name, spans, self.digests.first, forgotten)
+        return Scope(self.number, self.name, spans, self.digests.first, forgotten, self.commits)
+
+    @property
+    def commits(self) -> dict[str, int]:
+        """By mesh with voters: the last commit that the node has folded."""
+        meshes = self.digests.meshes.items()
+        return {mesh: held.commit_number for mesh, held in meshes if held.commit_number}
 
 
 def verify_nodes(
@@ -205,7 +212,9 @@ class _Run:
         for one in answers:
             node = one.digests
             spans, missing = ranges_of(self._read[one.name], node.epoch, node.first, node.head)
-            if spans:
+            if unread := self._unread(one.commits):
+                reports[one.number] = _report(one, "unsure", unread)
+            elif spans:
                 judged.append((one, one.scope(spans), missing))
             else:
                 reports[one.number] = _report(one, "unsure", missing)
@@ -217,6 +226,15 @@ class _Run:
         for one, scope, missing in judged:
             reports[one.number] = self._judge(one, scope, missing, look.found, near)
         return reports
+
+    def _unread(self, commits: Mapping[str, int]) -> str:
+        """Which commits the lake lacks that a node has folded, in a sentence; empty if none."""
+        known = self._lake.known_commits if commits else None
+        for mesh, last in sorted(commits.items()):
+            assert known is not None
+            if lacking := known.first_lacking(mesh, last):
+                return f"the lake has not read commit {lacking} of {mesh}, the node is at {last}"
+        return ""
 
     def _crew(self, scopes: Sequence[Scope] = ()) -> Workers:
         """The driver itself if there is little to do, else Spark."""
@@ -266,8 +284,7 @@ class _Run:
 
     def _is_folded(self, table: str) -> bool:
         """Whether silver has taken in all that bronze has."""
-        table = EVENTS if table == "tasks" else table
-        return is_current(self._lake, table)
+        return is_current(self._lake, turns_table(table))
 
     # --- which row -------------------------------------------------------------------------------
 
@@ -296,6 +313,10 @@ class _Run:
                 note = f"the node went on to offset {rows.head} before its rows were fetched"
                 return msgspec.structs.replace(difference, note=note)
             scope = scope._replace(spans=spans, first=rows.first)
+        if self._unread({mesh: rows.commit_number} if rows.commit_number else {}):
+            note = f"the node went on to commit {rows.commit_number} before its rows were fetched"
+            return msgspec.structs.replace(difference, note=note)
+        scope = scope._replace(commits={mesh: rows.commit_number})
         # Only what can be in the bucket is made once more.
         scope = scope._replace(forgotten={mesh: rows.forgotten_lamport})
         known = {row.digest for row in rows.rows}

@@ -38,7 +38,7 @@ from holdfast.rules.quorum.entities import (
     read_fields,
 )
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.hierarchy import check_hierarchy
+from holdfast.rules.quorum.hierarchy import check_hierarchy, is_unshaped
 from holdfast.rules.quorum.intents import EntityChange, EntityOperation
 from holdfast.rules.quorum.lease import guard_holds
 from holdfast.rules.quorum.view import (
@@ -58,6 +58,59 @@ def rule_change(
     view: View, envelope: Envelope, body: EntityChange, fence: FenceToken, committed_at: int
 ) -> Ruling:
     """What an intent does to its entities. Raises a typed error if it is refused for good."""
+    if len(body.operations) == 1:
+        plain = _plain_put(view, envelope, body.operations[0], fence, committed_at)
+        if plain is not None:
+            return plain
+    return rule_any_change(view, envelope, body, fence, committed_at)
+
+
+def _plain_put(
+    view: View,
+    envelope: Envelope,
+    operation: EntityOperation,
+    fence: FenceToken,
+    committed_at: int,
+) -> Ruling | None:
+    """The usual write, in a tenth of the steps: one mission or setting is put, and nothing that
+    needs a look at others. It says what `rule_any_change` says; None: ask that.
+    """
+    if (
+        operation.kind != "put"
+        or operation.guard is not None
+        or operation.expected_epoch is not None
+        or not is_unshaped(operation.type)
+    ):
+        return None
+    type, id, base = operation.type, operation.id, operation.base
+    was = view.entity(type, id)
+    revision = 0 if was is None else was.revision
+    if base is not None and base != revision:
+        return None
+    fields = read_fields(operation.fields)
+    raw = canonical(fields)
+    check_result(type, fields, raw)
+    row = EntityRow(
+        type=type,
+        id=id,
+        revision=revision + 1,
+        fields=raw,
+        origin=envelope.origin,
+        lamport=envelope.lamport,
+        fence=fence,
+        committed_at=committed_at,
+    )
+    return Ruling(
+        outcome=Outcome.APPLIED,
+        writes=(PutEntity(row, was),),
+        revisions=(EntityRevision(type, id, revision + 1),),
+    )
+
+
+def rule_any_change(
+    view: View, envelope: Envelope, body: EntityChange, fence: FenceToken, committed_at: int
+) -> Ruling:
+    """What an intent does, whatever it holds."""
     fenced = _lacks_authority(view, body, fence)
     if fenced:
         return Ruling(

@@ -52,6 +52,11 @@ def _stands_alone(row: EntityRow) -> bool:
     return row.type not in _SHAPED or (row.type == "mission" and not row.deleted)
 
 
+def is_unshaped(type: str) -> bool:
+    """Whether a live entity of this type stands alone, and has no parent."""
+    return type == "mission" or type not in _SHAPED
+
+
 def _gained(writes: Sequence[PutEntity]) -> Counter[Key]:
     """How many children each parent has more after the writes, or fewer."""
     gained: Counter[Key] = Counter()

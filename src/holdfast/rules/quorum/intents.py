@@ -31,9 +31,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from holdfast.rules import limits, names
-from holdfast.rules.bodies import Body, Nothing, check_value, decode_body, encode_body
+from holdfast.rules.bodies import (
+    Body,
+    Nothing,
+    check_value,
+    decode_body,
+    decode_trusted_body,
+    encode_body,
+)
 from holdfast.rules.canonical import check_packed_form, check_spelling
-from holdfast.rules.envelope import VERSION, Envelope, IntentId
+from holdfast.rules.envelope import UNCOUNTED, VERSION, Envelope, IntentId
 from holdfast.rules.errors import BadEnvelope, BadInput, OverLimit
 from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.ids import check_id, id_text
@@ -48,7 +55,6 @@ from holdfast.rules.quorum.entities import (
 )
 from holdfast.rules.quorum.fence import FenceOrder, check_order
 from holdfast.rules.quorum.log_rows import TAG_BYTES
-from holdfast.rules.rebuild import UNCOUNTED
 
 OperationKind = Literal["put", "patch", "delete"]
 Engine = Literal["embedded", "etcd"]
@@ -214,6 +220,14 @@ def decode_intent(envelope: Envelope) -> Body:
     newer = envelope.version != VERSION
     check_packed_form(envelope.body, encode_body(body), "its body", newer=newer)
     return body
+
+
+def decode_trusted_intent(envelope: Envelope) -> Body | None:
+    """The body of an intent that was checked when it was committed; None for an op that this
+    version does not know.
+    """
+    known = _BODIES.get(envelope.op)
+    return decode_trusted_body(envelope) if known is None else known[0].decode(envelope.body)
 
 
 def check_operation(operation: EntityOperation) -> None:

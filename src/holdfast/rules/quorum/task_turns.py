@@ -11,11 +11,14 @@ own turns name the generation before, so they lose, whenever they come.
 A task from before there were voters is none of theirs until `task.adopt` brings it into the order,
 with the turns that one node had of it: the first adoption stands. From then on it is what the order
 makes of it, on every node, whatever stamps had made of it there (docs/decisions, 0087).
+
+What a commit did to its task follows from its envelope and the outcome on its record
+(`committed_turns`), so whoever has both needs nothing else of the mesh to fold a task.
 """
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable, Sequence
 
 from holdfast.rules import tasks
 from holdfast.rules.bodies import Body, TaskCreate, TaskTurn
@@ -33,7 +36,7 @@ from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import NodeLost, TaskAdopt, TaskHandoff
 from holdfast.rules.quorum.view import NodeRow, PutNode, PutTask, Ruling, View, holder_of
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.tasks import DISCARDED, Task, Turn
+from holdfast.rules.tasks import DISCARDED, Judged, Task, Turn
 
 
 def rule_turn(view: View, envelope: Envelope, body: Body) -> Ruling:
@@ -42,34 +45,20 @@ def rule_turn(view: View, envelope: Envelope, body: Body) -> Ruling:
     kind = envelope.op.partition(".")[2]
     if task is None and kind != "create":
         raise UnknownTask(f"there is no task {envelope.entity!r}")
-    version = Version(envelope.lamport, envelope.origin, envelope.id)
-    turn = Turn(
-        version,
-        kind,
-        body.generation if isinstance(body, TaskTurn) else 0,
-        envelope.created_at,
-        body.title if isinstance(body, TaskCreate) else "",
-        body.description if isinstance(body, TaskCreate) else "",
-    )
-    after, judged = tasks.step(task or Task(), turn)
+    after, judged = tasks.step(task or Task(), turn_of(envelope, body))
     outcome = Outcome.SUPERSEDED if judged.event in DISCARDED else Outcome.APPLIED
     return Ruling(outcome=outcome, writes=(PutTask(envelope.entity, after, judged),))
 
 
 def rule_adopt(view: View, envelope: Envelope, body: TaskAdopt) -> Ruling:
-    """What the adoption of a task does: its turns are folded in stamp order, once and for all."""
-    if view.task(envelope.entity) is not None:
+    """What the adoption of a task does: its turns are taken one after the other, once for all."""
+    task = view.task(envelope.entity)
+    if task is not None:
         return Ruling(outcome=Outcome.SUPERSEDED)
-    turns = [Turn(*msgspec.structs.astuple(turn)) for turn in body.turns]
-    task, history, standings = tasks.fold_with_standings(turns)
-    writes = [
-        PutTask(
-            envelope.entity,
-            msgspec.structs.replace(task, **msgspec.structs.asdict(standing)),
-            judged,
-        )
-        for judged, standing in zip(history, standings, strict=True)
-    ]
+    task, writes = Task(), []
+    for turn in adopted_turns(body):
+        task, judged = tasks.step(task, turn)
+        writes.append(PutTask(envelope.entity, task, judged))
     return Ruling(outcome=Outcome.APPLIED, writes=tuple(writes))
 
 
@@ -89,16 +78,68 @@ def rule_handoff(view: View, envelope: Envelope, body: TaskHandoff) -> Ruling:
     moved = holder is None or holder.peer != body.holder or task.generation != body.generation
     if moved or policy == PARK or (body.to and _is_lost(view, body.to)):
         return Ruling(outcome=Outcome.SUPERSEDED)
-    at = envelope.created_at
-    lamport, id = envelope.lamport, envelope.id
-    release = Turn(Version(lamport, body.holder, id), "release", body.generation, at)
-    opened, released = tasks.step(task, release)
-    writes = [PutTask(envelope.entity, opened, released)]
-    if body.to:
-        claim = Turn(Version(lamport, body.to, id), "claim", opened.generation, at)
-        taken, claimed = tasks.step(opened, claim)
-        writes.append(PutTask(envelope.entity, taken, claimed))
+    writes = []
+    for turn in handoff_turns(envelope, body):
+        task, judged = tasks.step(task, turn)
+        writes.append(PutTask(envelope.entity, task, judged))
     return Ruling(outcome=Outcome.APPLIED, writes=tuple(writes))
+
+
+def turn_of(envelope: Envelope, body: Body) -> Turn:
+    """The turn that an envelope makes."""
+    return Turn(
+        Version(envelope.lamport, envelope.origin, envelope.id),
+        envelope.op.partition(".")[2],
+        body.generation if isinstance(body, TaskTurn) else 0,
+        envelope.created_at,
+        body.title if isinstance(body, TaskCreate) else "",
+        body.description if isinstance(body, TaskCreate) else "",
+    )
+
+
+def handoff_turns(envelope: Envelope, body: TaskHandoff) -> list[Turn]:
+    """The turns of a handoff that is applied: a release in the name of the lost holder, and a claim
+    of the next generation if somebody is to go on.
+    """
+    lamport, id, at = envelope.lamport, envelope.id, envelope.created_at
+    turns = [Turn(Version(lamport, body.holder, id), "release", body.generation, at)]
+    if body.to:
+        turns.append(Turn(Version(lamport, body.to, id), "claim", body.generation + 1, at))
+    return turns
+
+
+def adopted_turns(body: TaskAdopt) -> list[Turn]:
+    """The turns that an adoption brings, as their origins made them."""
+    return [
+        Turn(one.version, one.kind, one.generation, one.event_time, one.title, one.description)
+        for one in body.turns
+    ]
+
+
+def committed_turns(envelope: Envelope, body: Body, outcome: Outcome | None) -> list[Turn]:
+    """What a commit of a `task.…` op with this outcome has added to the turns of its task."""
+    if isinstance(body, TaskHandoff):
+        return handoff_turns(envelope, body) if outcome is Outcome.APPLIED else []
+    if isinstance(body, TaskAdopt):
+        return adopted_turns(body) if outcome is Outcome.APPLIED else []
+    # A turn that lost is part of the history; one that was refused never was a turn.
+    return [] if outcome is None else [turn_of(envelope, body)]
+
+
+def fold_both(stamped: Iterable[Turn], committed: Sequence[Turn]) -> tuple[Task, list[Judged]]:
+    """The task that its turns make, those that stamps decided and those that were committed, in
+    commit order. As soon as there is one of the latter the former are history only: what was
+    adopted of them is among the committed ones.
+    """
+    task, history = tasks.fold(stamped)
+    if not committed:
+        return task, history
+    adopted = {turn.version for turn in committed}
+    task, history = Task(), [one for one in history if one.turn.version not in adopted]
+    for turn in committed:
+        task, judged = tasks.step(task, turn)
+        history.append(judged)
+    return task, history
 
 
 def rule_node(

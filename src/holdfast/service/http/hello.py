@@ -19,9 +19,9 @@ from holdfast.protocol.hello_http import (
 from holdfast.rules.errors import KeyExpired, ZoneNotTrusted
 from holdfast.rules.keys import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, bytes_of, text_of
 from holdfast.rules.limits import HELLO_BYTES_MAX
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import Request
 from holdfast.service.http.route import Route
-from holdfast.service.http.strict_json import json_body
 from holdfast.transport.http_server import LISTENER
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.node.links.source import LinkSource
+from holdfast.protocol.commit_page import StateObject
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.errors import HoldfastError, Unreachable
 from holdfast.rules.rows import LinkRow
@@ -61,6 +62,9 @@ class _Source(ABC):
         return {}  # no mesh of these worlds has voters
 
     def commits_page(self, mesh: str, first: int) -> bytes:
+        raise AssertionError("no mesh of these worlds has voters")
+
+    def committed_state(self, mesh: str, have: int) -> StateObject:
         raise AssertionError("no mesh of these worlds has voters")
 
     def retire(self, consumer: str) -> None:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
-from holdfast.node.quorum.embedded.ports import SnapshotPorts
+from holdfast.node.quorum.embedded.ports import GroupHooks, SnapshotPorts
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.compaction import LogLimits
 from holdfast.rules.quorum.log_rows import TAKES_PART, GroupRow, KnownGroup
@@ -190,6 +190,7 @@ class VoterMachine:
             GroupHooks(
                 now_ms=self.clock.now_ms,
                 post=lambda call: self.soon(0, call, "pump"),
+                later=lambda ms, call: self.soon(ms, call, "fold"),
                 on_role=self._on_role,
                 on_config=lambda config: self.world.check_config(self),
             ),
@@ -336,3 +337,6 @@ class VoterMachine:
     def send(self, to: GroupMember, message: Message) -> None:
         if not self.weather.dead:
             self.world.carry(self.name, to.peer, message)
+
+    def has_room(self, to: GroupMember) -> bool:
+        return True

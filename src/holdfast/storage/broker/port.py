@@ -16,10 +16,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
+from holdfast.protocol.commit_page import CheckedPage, CommitLine
+from holdfast.protocol.quorum_snapshot import SnapshotHeader
 from holdfast.rules.broker_rows import (
     AcceptResult,
     BrokerConsumer,
     BrokerMesh,
+    BrokerOrder,
     BrokerSwept,
     DeadLetter,
     DestinationRow,
@@ -275,6 +278,30 @@ class BrokerStore(Protocol):
 
     async def snapshot_part(self, mesh: str, id: str, number: int) -> bytes | None: ...
 
+    # --- what quorums have committed -----------------------------------------------------------
+
+    async def commit_order(self, mesh: str) -> BrokerOrder | None:
+        """How much is held of the mesh's order; None if nobody has brought any of it."""
+
+    async def commits_add(
+        self, mesh: str, page: CheckedPage, expires_at: int
+    ) -> BrokerOrder | None:
+        """Adds what is new of a page, each number once; returns how the order stands then.
+        CommitForked if a number is another entry here, PastEnd if the page leaves a gap.
+        """
+
+    async def commit_lines(
+        self, mesh: str, first: int, limit: int, bytes_max: int
+    ) -> list[CommitLine]:
+        """Commits from a number on; the one that makes them so large is the last."""
+
+    async def commit_state(
+        self, mesh: str, header: SnapshotHeader, engine: str, sha256: str, size: int
+    ) -> BrokerOrder | None:
+        """Notes that an object is the committed state, as its header says. It takes the place of an
+        earlier one; a later one stays. CommitForked if it is of another order.
+        """
+
     # --- upkeep --------------------------------------------------------------------------------
 
     async def server_ms(self) -> int | None:
@@ -298,6 +325,7 @@ class BrokerStore(Protocol):
           member is present and may audit; what goes then is noted with the consumer as lost.
         - Dedupe rows one day past `dedupe_ms`, once their message is gone; none in permanent mode.
         - Taken messages whose time is over: others may take them (or they die).
+        - Commits past their time that the state covers, from the first on.
         - Invites that are over, used up or not; uploads to which nothing was added for a day.
         """
 

@@ -12,7 +12,7 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import columns_of, damage_of, leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
-from holdfast.rules.rows import Entry
+from holdfast.rules.rows import NOT_BY_ENTITY, Entry
 from holdfast.storage.memory.streams import MemoryStreams
 
 _FIRST, _LAST = "first", "last"
@@ -54,7 +54,7 @@ class MemoryLog(MemoryStreams):
         found = {
             entry.entity
             for entry in self._table("log").values()
-            if entry.mesh == mesh and entry.op.startswith(ops) and entry.op != "fact.append"
+            if entry.mesh == mesh and entry.op.startswith(ops) and entry.op not in NOT_BY_ENTITY
         }
         later = [entity for entity in found if entity.encode() > after.encode()]
         return sorted(later, key=str.encode)[:limit]
@@ -110,7 +110,7 @@ class MemoryLog(MemoryStreams):
         assert id not in self._table("log_id"), "the caller looks before it appends"
         self._put("log", offset, entry)
         self._put("log_id", id, offset)
-        if op != "fact.append":
+        if op not in NOT_BY_ENTITY:
             about = self._table("log_entity").get((mesh, entity), ())
             self._put("log_entity", (mesh, entity), (*about, offset))
         self._put("log_meta", _LAST, offset)

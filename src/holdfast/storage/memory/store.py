@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.storage.group_commit import GroupWriter
+from holdfast.storage.memory.audit import MemoryAudit
 from holdfast.storage.memory.broker_positions import MemoryBrokerPositions
 from holdfast.storage.memory.bus import MemoryBus
 from holdfast.storage.memory.conflicts import MemoryLedger
@@ -37,6 +38,7 @@ class MemoryTransaction(
     MemoryFamilies,
     MemoryVectors,
     MemoryTasks,
+    MemoryAudit,
     MemoryLedger,
     MemoryConsumers,
     MemoryZones,

@@ -14,13 +14,15 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
-from holdfast.rules.rows import Entry
+from holdfast.rules.rows import NOT_BY_ENTITY, Entry
 from holdfast.storage.sqlite.bus.streams import StreamWrites
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
 
 _ENTRY = RowColumns("log", Entry)
+_BY_ENTITY = " AND ".join(f"op <> '{op}'" for op in NOT_BY_ENTITY)
+"""The index's own terms: without all of them, a look by entity would scan the log."""
 _INSERT = (
     "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via, leaf) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -66,7 +68,7 @@ class LogReads(LogPages):
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
         return _ENTRY.select(
             self._con,
-            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' "
+            f"WHERE mesh = ? AND entity = ? AND {_BY_ENTITY} "
             "ORDER BY lamport DESC, origin DESC, id DESC LIMIT ?",
             (mesh, entity, most),
         )
@@ -74,7 +76,7 @@ class LogReads(LogPages):
     def log_entities(self, mesh: str, ops: str, after: str, limit: int) -> list[str]:
         found = self._con.execute(
             "SELECT DISTINCT entity FROM log WHERE mesh = ? AND entity > ? "
-            "AND op <> 'fact.append' AND substr(op, 1, ?) = ? ORDER BY entity LIMIT ?",
+            f"AND {_BY_ENTITY} AND substr(op, 1, ?) = ? ORDER BY entity LIMIT ?",
             (mesh, after, len(ops), ops, limit),
         )
         return [entity for (entity,) in found]
@@ -83,8 +85,7 @@ class LogReads(LogPages):
         self, mesh: str, entity: str, before: int, after: int = 0, limit: int = LAMPORT_MAX
     ) -> list[Entry]:
         return self._entries(
-            # The term about facts is the index's own: without it, this would scan the log.
-            "WHERE mesh = ? AND entity = ? AND op <> 'fact.append' AND offset > ? AND offset < ? "
+            f"WHERE mesh = ? AND entity = ? AND {_BY_ENTITY} AND offset > ? AND offset < ? "
             "ORDER BY offset LIMIT ?",
             *(mesh, entity, after, before, limit),
         )

@@ -25,6 +25,7 @@ from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
 from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
 from holdfast.storage.sqlite.bus.streams import StreamReads
+from holdfast.storage.sqlite.committed.audit import AuditReads, AuditWrites
 from holdfast.storage.sqlite.committed.quorum_state import CommittedReads, CommittedWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
@@ -59,6 +60,7 @@ class SqliteReader(
     FamilyReads,
     VectorReads,
     TaskReads,
+    AuditReads,
     LedgerReads,
     ConsumerReads,
     ZoneReads,
@@ -84,6 +86,7 @@ class SqliteTransaction(
     FamilyWrites,
     VectorWrites,
     TaskWrites,
+    AuditWrites,
     LedgerWrites,
     ConsumerWrites,
     ZoneWrites,

@@ -417,3 +417,10 @@ def test_U2_every_write_takes_an_id(cli: Cli) -> None:
         assert cli(*words, "--id", id).out == f"{id}\n"
         assert cli(*words, "--id", id, "--json").json["id"] == id
     assert len(cli("log", "range", "--json").json) == len(writes)
+
+
+def test_U2_a_key_that_stands_twice_in_a_json_value_is_refused(cli: Cli) -> None:
+    """As over HTTP: parsers do not agree on what it means."""
+    refused = cli("state", "set", "k", '{"a":1,"a":2}', "--json-value", "--json", code=None)
+    assert "stands twice" in refused.error["message"]
+    assert cli("state", "list", "--json").json == []

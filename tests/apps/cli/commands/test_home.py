@@ -325,3 +325,18 @@ def test_S1_whoever_holds_the_lock_is_named(cli: Cli) -> None:
     assert refused.code == 1
     assert refused.error["code"] == "store_busy"
     assert f"process {os.getpid()}" in refused.error["message"]
+
+
+def test_U2_a_home_that_was_named_is_named_in_the_hint(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "h 3"
+    made = Cli(tmp_path / "usual")("init", "--peer", "ana", "--home", str(elsewhere))
+    assert made.err.endswith(f"next: holdfast mesh create --home '{elsewhere}' NAME\n")
+    told = Cli(tmp_path / "usual")("state", "get", "k", "--json", "--home", str(elsewhere), code=4)
+    assert f"holdfast mesh create --home '{elsewhere}' NAME" in told.err
+
+
+def test_U2_init_makes_nothing_if_the_mesh_cannot_be_made(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "home")
+    cli("init", "--peer", "ana", "--mesh", "My Mesh", code=2)
+    assert not cli.home.exists()
+    cli("init", "--peer", "ben", "--mesh", "team")

@@ -202,6 +202,39 @@ def test_B4_after_a_cut_both_go_on_where_they_were(nodes: Nodes) -> None:
     asyncio.run(story())
 
 
+def test_B4_a_page_that_was_stored_as_the_link_went_down_does_not_come_again(
+    nodes: Nodes,
+) -> None:
+    """The link is gone before the taker notes what it stored, and the streams are not read yet."""
+
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            context = bob.exchange._context
+            run, stored = context.run, asyncio.Event()
+
+            async def run_cuts_once_stored(work: Callable[[], Any]) -> Any:
+                found = await run(work)
+                if isinstance(work, partial) and work.func is receive_mesh_page:
+                    stored.set()
+                    await asyncio.Event().wait()  # until the link ends its tasks
+                return found
+
+            team(ana).state.set("a", 1)
+            context.run = run_cuts_once_stored
+            bob.exchange._rung = True  # as if the ring of the commit had not been answered yet
+            end = connect(ana, bob)
+            await stored.wait()
+            cut(end)
+            context.run = run
+            assert team(bob).state.get("a") == 1
+            team(ana).state.set("b", 1)
+            again = connect(ana, bob)
+            await until_same(ana, bob)
+            assert pages_of(again, again.other) == 1, "only what was new"
+
+    asyncio.run(story())
+
+
 def test_B4_what_was_there_before_a_mesh_is_shared_is_counted_and_comes(nodes: Nodes) -> None:
     async def story() -> None:
         ana, bob = MeshNode(nodes.open("ana")), MeshNode(nodes.open("bob"))

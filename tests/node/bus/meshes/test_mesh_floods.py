@@ -24,8 +24,8 @@ from holdfast.protocol.bus_mesh import (
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.membership import MemberStanding
 from holdfast.rules.bus.meshes.streams import NO_ENTRIES
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.limits import BUS_PARCEL_BYTES_MAX, BUS_WORD_RANGES_MAX
-from holdfast.rules.rebuild import UNCOUNTED
 from node.bus.meshes.test_mesh_lies import BOB, Liar, lied_to, page, told
 from support.envelopes import MESH, fact_append
 from support.mesh_links import MeshNode, connect, key_of, trouble_of, until, until_same

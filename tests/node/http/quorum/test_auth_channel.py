@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from base64 import b64encode
+import re
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 
 from holdfast.node.bus.auth_channel import boxed, unboxed
 from holdfast.node.settings import QuorumSettings, Settings
-from holdfast.rules.errors import NotAuthMaterial
+from holdfast.rules.bus.sealing import SealLock, SealSecret, open_lock
+from holdfast.rules.errors import HoldfastError, NotAuthMaterial
 from holdfast.rules.keys import public_key
 from holdfast.rules.quorum.auth_material import (
     ApiKeyAuth,
@@ -137,6 +139,49 @@ def test_Q11_no_secret_is_found_in_logs_metrics_errors_exports_or_the_database(
     assert sealed
     assert (home / "auth.key").stat().st_mode & 0o777 == 0o600
     assert not list((tmp_path / "backup").rglob("auth.key"))
+
+
+def opened_by(key: bytes, home: Path) -> bool:
+    """Whether a key opens anything that looks like sealed auth material in the files of a home."""
+    for path in home.glob("data.db*"):
+        for found in re.finditer(rb'"lock":"([A-Za-z0-9+/=]+)"', path.read_bytes()):
+            try:
+                open_lock(SealLock.decode(b64decode(found[1])), SealSecret.key(key))
+            except (HoldfastError, ValueError):
+                continue
+            return True
+    return False
+
+
+def test_Q11_what_was_deleted_is_gone_and_what_the_files_still_have_opens_for_nobody(
+    up: QuorumUp, tmp_path: Path
+) -> None:
+    receive(up, snapshot())
+    first = (up.home / "auth.key").read_bytes()
+    assert opened_by(first, up.home), "the search finds what is there"
+    answer = up.ask("DELETE", "/v1/auth-material?provider=openai")
+    assert answer.json == {
+        **{"nodeId": "ana", "direction": "forget"},
+        **{"providers": ["openai"], "count": 1},
+    }
+    assert set(export(up)) == {"claude"}
+    second = (up.home / "auth.key").read_bytes()
+    assert first not in second
+    assert all(first not in path.read_bytes() for path in up.home.rglob("*") if path.is_file())
+    # A crash between the two keys: both stand in the file, and the one that fits opens.
+    (up.home / "auth.key").write_bytes(b"n" * 32 + second)
+    assert set(export(up)) == {"claude"}
+    assert up.ask("DELETE", "/v1/auth-material?provider=none").json["count"] == 0
+    assert set(export(up)) == {"claude"}
+    told = Cli(up.home)("quorum", "forget-auth", "--all")
+    assert (told.out, "1 providers" in told.err) == ("claude\n", True)
+    assert export(up) == {}
+    assert not (up.home / "auth.key").exists()
+    assert up.ask("DELETE", "/v1/auth-material").json["count"] == 0
+    Cli(up.home)("quorum", "forget-auth", code=2)
+    assert receive(up, snapshot())[0] == 200
+    said = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not is_told(said)
 
 
 def test_Q11_without_its_key_the_material_cannot_be_opened(up: QuorumUp) -> None:

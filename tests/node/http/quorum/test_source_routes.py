@@ -86,6 +86,26 @@ def test_Q2_envelopes_of_the_source_are_decided_once_and_answered_one_by_one(up:
     assert sync(up, version="3.1")[1]["error"]["code"] == "unsupported_protocol"
 
 
+def test_Q4_an_envelope_of_another_lease_epoch_is_fenced_and_one_of_a_queue_is_not(
+    up: QuorumUp,
+) -> None:
+    """Whether it is an old one or one that nobody has given out."""
+    forged = "0000000009.0000000000000000009.0000000000000000009@ana"
+    named = [
+        envelope(1, leaseEpoch=0),
+        envelope(2, leaseEpoch=9, fenceToken=forged),
+        envelope(3, leaseEpoch=1),
+        envelope(4, leaseEpoch=0, state="queued"),
+    ]
+    old, future, now, waited = sync(up, *named)[1]["results"]
+    for fenced in (old, future):
+        assert (fenced["state"], fenced["code"], fenced["status"]) == (
+            *("rejected", "fence_too_old", 409),
+        )
+    assert (now["state"], waited["state"]) == ("committed", "committed")
+    assert up.ask("GET", f"/v1/meshes/{MESH}/quorum/writes").json["writes"] == []
+
+
 def test_Q3_an_envelope_without_a_quorum_is_queued_and_the_caller_is_told(up: QuorumUp) -> None:
     up.lose_quorum()
     status, said = sync(up, envelope(1))

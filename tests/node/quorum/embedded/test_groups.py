@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from holdfast.node.core.committed_snapshot import staging_of
 from holdfast.node.quorum.ports import OrderMember
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
@@ -21,6 +23,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.quorum.compaction import LogLimits
 from holdfast.rules.quorum.log_rows import GroupWrite, HardStateRow
 from holdfast.rules.quorum.raft.state import last_term
+from holdfast.rules.quorum.view import LeaseRow
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 from support.envelopes import MESH
 from support.voter_nodes import VoterNode, mission, until, voted
@@ -85,6 +88,29 @@ def test_Q3_Q4_three_nodes_go_on_without_the_one_that_led(tmp_path: Path) -> Non
     voted(tmp_path, story, "ana", "bo", "cy")
 
 
+def test_Q8_what_an_earlier_process_staged_of_a_snapshot_is_gone_after_a_start(
+    tmp_path: Path,
+) -> None:
+    async def story(nodes: list[VoterNode]) -> None:
+        (ana,) = nodes
+        await ana.host.operators.init(MESH, [])
+        await ana.put("stays")
+
+        def staged() -> list[LeaseRow]:
+            read = ana.node._engine.read
+            return list(read("leases", lambda tx: tx.lease_list(staging_of(MESH), "", 9)))
+
+        lease = LeaseRow(name="deploy", holder="bo", session=b"s" * 16)
+        ana.node._engine.store.write(lambda tx: tx.lease_put(staging_of(MESH), lease))
+        assert staged()
+        await ana.down()
+        await ana.up()
+        assert not staged()
+        assert ana.mission() is not None
+
+    voted(tmp_path, story, "ana")
+
+
 def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
     async def story(nodes: list[VoterNode]) -> None:
         ana, bo, cy = nodes
@@ -110,9 +136,16 @@ def test_Q3_a_minority_commits_nothing_and_says_so(tmp_path: Path) -> None:
         assert row is not None
         assert row.fence.incarnation == 2
 
-        # A voter of before was not gone after all: it learns everything anew, under a new id.
+        # A majority was not gone after all: it is not taken over, and says what is wrong.
         await bo.up()
-        await ana.host.operators.add(MESH, "bo", timeout_ms=60_000)
+        await cy.up()
+        await until(lambda: bo.order.has_quorum)
+        adding = asyncio.ensure_future(ana.host.operators.add(MESH, "bo", timeout_ms=60_000))
+        await until(lambda: "two groups claim this mesh" in bo.order.status().problem)
+        assert bo.order.status().incarnation == 1
+        # A voter that is left alone learns everything anew, under a new id.
+        await cy.down()
+        await adding
         await until(lambda: bo.part in ("voter", "coordinator"))
         assert bo.order.status().incarnation == 2
         assert (await bo.put("by both")).outcome == "applied"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.node.core.commit import CommittedEntry
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.open_changes import OpenChanges, OpenTransfers
-from holdfast.node.quorum.embedded.ports import Folded, Wrote
+from holdfast.node.quorum.embedded.ports import Folded, GroupHooks, Wrote
 from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, first_config
 from holdfast.rules.quorum.raft.effects import ChangeOutcome, RaftWrite, RoleChange
 from holdfast.rules.quorum.raft.events import ChangeMembers
@@ -37,6 +37,9 @@ class Place:
 
     def send(self, to: GroupMember, message: Message) -> None:
         self.sent.append(message)
+
+    def has_room(self, to: GroupMember) -> bool:
+        return True
 
     def fold(self, entries: Sequence[CommittedEntry], upto: int, done: Folded) -> None:
         def folded() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.node.quorum.embedded.open_proposals import (
     AppliedProposal,
     OpenProposals,
@@ -9,7 +11,14 @@ from holdfast.node.quorum.embedded.open_proposals import (
     ProposalEnd,
 )
 from holdfast.node.quorum.embedded.open_reads import OpenReads
-from holdfast.rules.limits import QUORUM_PROPOSALS_MAX
+from holdfast.rules.errors import TooMany
+from holdfast.rules.limits import (
+    QUORUM_OPEN_BYTES,
+    QUORUM_OPEN_MAX,
+    QUORUM_OPEN_READS_MAX,
+    QUORUM_PROPOSALS_MAX,
+    QUORUM_READS_ASKED,
+)
 from holdfast.rules.quorum.raft.messages import Proposal
 
 
@@ -99,3 +108,40 @@ def test_Q9_a_read_that_nobody_confirms_ends_in_time() -> None:
     reads.tick()
     assert heard == [None] * 4
     assert len(reads) == 0
+
+
+def test_Q3_a_node_holds_only_so_many_proposals_and_bytes_of_them() -> None:
+    waiting, heard = OpenProposals(), list[ProposalAnswer]()
+    for number in range(QUORUM_OPEN_MAX):
+        waiting.add(proposal(number), 10, heard.append)
+    with pytest.raises(TooMany):
+        waiting.add(proposal(QUORUM_OPEN_MAX), 10, heard.append)
+    waiting.add(proposal(0), 10, heard.append)  # the same one again costs nothing
+    waiting.applied(proposal(1).id, 1, "applied")
+    waiting.add(proposal(QUORUM_OPEN_MAX), 10, heard.append)
+
+    large = OpenProposals()
+    payload = bytes(QUORUM_OPEN_BYTES // 8)
+    for number in range(8):
+        large.add(Proposal(number.to_bytes(16, "big"), payload), 1, heard.append)
+    with pytest.raises(TooMany):
+        large.add(proposal(9), 10, heard.append)
+    large.tick()
+    large.add(proposal(9), 10, heard.append)
+
+
+def test_Q9_a_node_asks_for_few_reads_at_a_time_and_holds_only_so_many() -> None:
+    reads, heard = OpenReads(), list[int | None]()
+    for number in range(1, QUORUM_READS_ASKED + 1):
+        reads.add(10, heard.append)
+        assert reads.ask() == number
+    for _ in range(QUORUM_OPEN_READS_MAX - QUORUM_READS_ASKED):
+        reads.add(10, heard.append)
+    assert (reads.ask(), reads.is_due) == (None, False), "they wait for an answer to an earlier one"
+    with pytest.raises(TooMany):
+        reads.add(10, heard.append)
+    reads.confirmed(1, 7, 7)
+    assert (heard, reads.is_due) == ([7], True)
+    assert reads.ask() == QUORUM_READS_ASKED + 1, "all of them share the next number"
+    reads.confirmed(QUORUM_READS_ASKED + 1, 8, 8)
+    assert len(heard) == 1 + QUORUM_OPEN_READS_MAX - QUORUM_READS_ASKED

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from holdfast.node.core.commit import CommitRun, CommittedEntry
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.open_proposals import AppliedProposal, ProposalAnswer
-from holdfast.node.quorum.embedded.ports import Folded, FoldedEntry, SnapshotPorts
+from holdfast.node.quorum.embedded.ports import Folded, FoldedEntry, GroupHooks, SnapshotPorts
 from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import BadQuorumSnapshot
@@ -135,6 +135,9 @@ class Member:
 
     def _taken(self, index: int) -> None:
         self.applied = index
+
+    def has_room(self, to: GroupMember) -> bool:
+        return True
 
     def send(self, to: GroupMember, message: Message) -> None:
         group = self.group

@@ -69,6 +69,11 @@ class Line:
         assert stream is Stream.QUORUM, "the control stream has no credit"
         self.given_back += size
 
+    def stop_reading(self) -> None:
+        raise AssertionError("nobody floods here")
+
+    def read_on(self) -> None: ...
+
     def blame(self, error: HoldfastError) -> None:
         self.blamed.append(error)
 

@@ -194,14 +194,74 @@ def test_Q12_the_coordinator_says_that_a_node_is_back_when_it_hears_of_it(
     async def story() -> None:
         heard = {"dan": LOST_MS}
 
-        async with quorum_homes(kind, tmp_path, "ana", "bob", heard=lambda mesh: heard) as (
+        async with quorum_homes(kind, tmp_path, "ana", "bob", "dan", heard=lambda mesh: heard) as (
             ana,
             bob,
+            dan,
         ):
+            await without_vote(ana, dan)
+            dan.order.cut = True
+            await later(ana, ms=LOST_MS)
             await comes_true(lambda: lost(bob) == {"dan"})
             heard["dan"] = 5
             ana.api.on_node_recovered("dan", "offline")
             await comes_true(lambda: lost(bob) == set())
+
+    run(story)
+
+
+async def without_vote(ana: QuorumHome, dan: QuorumHome) -> None:
+    """Dan is a member that has no vote, and holds a task."""
+    ana.order._shared.voteless.add("dan")
+    await dan.intend("task.create", TASKS[0], TaskCreate("build"), id=TASKS[0])
+    await dan.intend("task.claim", TASKS[0], TaskTurn(0))
+
+
+def test_Q12_a_member_without_a_vote_is_lost_if_it_holds_a_task_and_its_task_moves_on(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        heard = {"dan": None, "eve": LOST_MS * 9}
+        names = ("ana", "bob", "dan")
+        async with quorum_homes(kind, tmp_path, *names, heard=lambda mesh: heard) as (
+            ana,
+            bob,
+            dan,
+        ):
+            await ana.settings(handoff="reassign-to-local")
+            await without_vote(ana, dan)
+            dan.order.cut = True
+            # No link ever stood: its silence counts from when ana began to coordinate.
+            await later(ana, ms=LOST_MS - 1)
+            await ana.put("m")
+            assert lost(bob) == set()
+            await later(ana, ms=1)
+            await comes_true(lambda: holders(bob) == {TASKS[0]: "ana"})
+            assert lost(bob) == {"dan"}, "eve is silent and holds nothing"
+
+    run(story)
+
+
+def test_Q12_a_new_coordinator_gives_a_member_without_a_vote_time_to_find_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        heard = {"dan": LOST_MS * 9}
+        names = ("ana", "bob", "dan")
+        async with quorum_homes(kind, tmp_path, *names, heard=lambda mesh: heard) as (
+            ana,
+            bob,
+            dan,
+        ):
+            await without_vote(ana, dan)
+            dan.order.cut = True
+            ana.order._shared.elect("bob")
+            await comes_true(lambda: bob.api._seats[MESH].duties._office is not None)
+            await later(bob, ms=LOST_MS - 1)
+            await bob.put("m")
+            assert lost(bob) == set()
+            await later(bob, ms=1)
+            await comes_true(lambda: lost(ana) == {"dan"})
 
     run(story)
 

@@ -47,6 +47,8 @@ from holdfast.rules.quorum.raft.messages import (
     Proposal,
     RaftEntry,
     RaftMessage,
+    ReadAnswer,
+    ReadAsk,
     RemovedVoter,
 )
 from holdfast.rules.quorum.raft.state import GroupState, PeerProgress, last_term
@@ -285,6 +287,19 @@ def test_Q9_only_so_many_reads_wait_for_a_confirmation() -> None:
         assert not effects.reads
     _, effects = step(state, AskRead(QUORUM_READS_MAX))
     assert effects.reads == (ReadFailed(QUORUM_READS_MAX, "too_many"),)
+
+
+def test_Q9_a_member_that_asks_for_ever_refuses_itself_and_nobody_else() -> None:
+    state = _leader()
+    for number in range(QUORUM_READS_MAX + 5):
+        state, effects = step(state, Receive(ReadAsk(GROUP, 2, 1, state.term, number)))
+    assert effects.send == (
+        ReadAnswer(GROUP, 1, 2, state.term, QUORUM_READS_MAX + 4, -1, "too_many"),
+    )
+    for event in (AskRead(1), Receive(ReadAsk(GROUP, 3, 1, state.term, 1))):
+        state, effects = step(state, event)
+        assert (effects.reads, effects.send) == ((), ()), "they share the next round"
+    assert len(state.reads) == QUORUM_READS_MAX + 2
 
 
 def test_Q4_proposals_that_others_could_not_read_are_refused() -> None:

@@ -39,7 +39,7 @@ def help_(ctx: click.Context, session: CommandSession, words: tuple[str, ...]) -
         ]
         session.rows(documents, "exit_code name meaning", empty="")
         checks = ", ".join(f"{code} {word}" for code, word in CHECK_CODES.items())
-        session.talk(f"holdfast check has its own, as monitoring tools expect: {checks}")
+        session.talk(f"the verbs of check have their own, as monitoring tools expect: {checks}")
         return
     command, where = _find(ctx, words)
     text = command.get_help(where)

@@ -8,6 +8,7 @@ from holdfast.apps.cli import documents
 from holdfast.apps.cli.commands.status import next_step
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
+from holdfast.rules.names import check_mesh
 from holdfast.storage.files.home import HomePaths
 
 
@@ -17,6 +18,8 @@ from holdfast.storage.files.home import HomePaths
 def init_(session: CommandSession, peer: str, slug: str | None) -> None:
     """Make a home for a peer, and with --mesh a first mesh in it."""
     root = session.check_home()
+    if slug is not None:
+        check_mesh(slug)  # before anything is made: a home keeps its peer for good
     new = not HomePaths(root).database.exists()
     with session.node(peer=peer, create=True) as node:
         mesh_is_new = slug is not None and slug not in {row.slug for row in node.meshes()}

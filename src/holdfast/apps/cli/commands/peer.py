@@ -176,9 +176,9 @@ def rotate(session: CommandSession, switch: bool) -> None:
             own_daemon.refresh(node.home)
             session.talk("this is the key of this node now; the old one is gone")
             session.talk("next, on every node that trusts this one, take the old key back:")
-            session.talk(f"  holdfast peer revoke {trust.name} --key {old.rpartition(':')[2]}")
+            session.talk(f"  `holdfast peer revoke {trust.name} --key {old.rpartition(':')[2]}`")
         else:
-            session.talk("next, on every node that trusts this one: holdfast peer trust CARD")
+            session.talk("next, on every node that trusts this one: `holdfast peer trust CARD`")
             session.talk("then here: holdfast peer rotate --switch")
         document = {"zone": trust.name, "card": text, "switched": switch, "before": old}
         session.show(document, f"{text}\n")

@@ -19,6 +19,7 @@ from holdfast.rules.errors import BadInput, UnknownKey
 
 _ROWS = 100
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_COMMIT = "commit:"
 _PLACE = re.compile(r"(.+):([0-9]{1,18})")
 # By table: the columns that are shown.
 _SHOWN = {
@@ -28,7 +29,10 @@ _SHOWN = {
     "vectors": "owner key model content lamport updated_at",
     "tasks": "task title status holder_peer generation lamport peer updated_at",
     "task_events": "task event peer lamport event_time",
+    "entities": "type entity revision fields number peer committed_at",
+    "entity_revisions": "type entity revision kind fields number peer committed_at",
     "facts": "subject predicate object lamport peer created_at",
+    "audit_events": "stream peer seq payload event_time hash",
     "messages": "ref kind sender priority content_type lamport created_at",
 }
 # By table: the column that KEY is compared with, where it is not called `key`.
@@ -36,13 +40,20 @@ _KEY = {
     "files": "path",
     "tasks": "task",
     "task_events": "task",
+    "entities": "entity",
+    "entity_revisions": "entity",
     "facts": "subject",
+    "audit_events": "stream",
     "messages": "ref",
 }
 
 
 def parse_as_of(text: str) -> dict[str, Any]:
-    """`120` or `lamport:120` is a stamp, `plant:17` an offset of a log, anything else a time."""
+    """`120` or `lamport:120` is a stamp, `commit:17` a commit, `plant:17` an offset of a log,
+    anything else a time.
+    """
+    if _NUMBER.fullmatch(number := text.removeprefix(_COMMIT)) and number != text:
+        return {"commit": int(number)}
     if _NUMBER.fullmatch(text.removeprefix("lamport:")):
         return {"lamport": int(text.removeprefix("lamport:"))}
     try:
@@ -52,7 +63,8 @@ def parse_as_of(text: str) -> dict[str, Any]:
         if place is None:
             raise BadInput(
                 f"{text!r} is not a point in the past",
-                hint="write a stamp as 120, a time as 2026-11-15T10:00:00Z, or LOG:OFFSET",
+                hint="write a stamp as 120, a time as 2026-11-15T10:00:00Z, LOG:OFFSET "
+                "or commit:17",
             ) from None
         return {"log": place[1], "offset": int(place[2])}
     return {"at": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)}
@@ -73,7 +85,7 @@ _limit = click.option(
     help="Which table.",
     show_default=True,
 )
-@click.option("--as-of", metavar="STAMP|TIME|LOG:OFFSET", help="The state at that point.")
+@click.option("--as-of", metavar="STAMP|TIME|LOG:OFFSET|commit:N", help="The state at that point.")
 @_limit
 def state(
     work: Work, of_mesh: str, key: str | None, table: str, as_of: str | None, limit: int
@@ -116,8 +128,9 @@ def state(
 def query(work: Work, sql: str, limit: int, form: str | None, engine: str, no_server: bool) -> None:
     """Ask the lake in SQL. An SQL of - is read from stdin.
 
-    The tables: bronze, sightings, quarantine, reads; state, memory, files, vectors, models, tasks,
-    task_events, facts; and those of the audits, which SHOW VIEWS lists. A query only reads.
+    The tables: bronze, sightings, quarantine, reads, commits; state, memory, files, vectors,
+    models, tasks, task_events, entities, entity_revisions, facts; and those of the audits, which
+    SHOW VIEWS lists. A query only reads.
     """
     text = inputs.text_of(sql)
     lake = work.lake()

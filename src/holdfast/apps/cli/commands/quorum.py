@@ -11,10 +11,12 @@ from holdfast.apps.cli import tables, times
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.quorum_calls import QuorumCalls, open_quorum
 from holdfast.apps.cli.session import CommandSession
+from holdfast.node.bus.auth_material import AuthMaterial
 from holdfast.node.quorum.documents import QuorumView
 from holdfast.node.quorum.ports import OrderMember, OrderStatus
 from holdfast.node.quorum.standing import even_warning, warnings_of
 from holdfast.rules.errors import BadInput
+from holdfast.storage.files.home import HomePaths
 
 quorum_ = noun("quorum", "Voters of a mesh, who decide its strong writes by majority.")
 
@@ -202,6 +204,20 @@ def replay(session: CommandSession, mesh_name: str | None, node: str | None) -> 
     """Try the strong writes that wait for a quorum now."""
     with open_quorum(session, mesh_name) as quorum:
         replay_writes(session, quorum, node)
+
+
+@verb(quorum_, "forget-auth", mesh=False)
+@click.argument("providers", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every provider.")
+def forget_auth(session: CommandSession, providers: tuple[str, ...], everything: bool) -> None:
+    """Delete the keys and tokens of PROVIDERS from this home. Other nodes keep theirs."""
+    if bool(providers) == everything:
+        raise BadInput("say whose", hint="name providers, or give --all")
+    with session.node() as node:
+        material = AuthMaterial(node._engine, HomePaths(node.home))
+        gone = material.forget(None if everything else providers)
+        session.talk(f"deleted the auth material of {gone.count} providers")
+        session.show(msgspec.to_builtins(gone), "".join(f"{one}\n" for one in gone.providers))
 
 
 # --- what they show --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.apps.cli import documents, own_daemon, tables, times
+from holdfast.apps.cli import documents, output, own_daemon, tables, times
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
@@ -35,8 +35,9 @@ def overview(home: str | None, as_json: bool) -> None:
             _show_status(session, node)
     except NoHome as error:
         root = documents.path(homes.resolve_home(home, os.environ))
+        begin = output.pasteable("holdfast init --peer NAME")
         session.show(
-            {"home": root, "exists": False, "next": "holdfast init --peer NAME"},
+            {"home": root, "exists": False, "next": begin},
             f"{error.message}\n",
         )
         session.talk("next: holdfast init --peer NAME --mesh NAME; see also: holdfast --help")
@@ -76,7 +77,9 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "brokers": brokers,
         "outbox": _lanes(node) if brokers else [],
         "inbox": dict(zip(("messages", "unread"), node.inbox.counts(), strict=True)),
-        "next": "holdfast up" if (links or brokers) and served is None else next_step(node),
+        "next": output.pasteable(
+            "holdfast up" if (links or brokers) and served is None else next_step(node)
+        ),
     }
 
 

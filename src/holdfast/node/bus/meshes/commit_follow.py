@@ -9,14 +9,15 @@ takes part in an order itself asks nobody: its engine brings everything.
     told ─► one neighbour asked ─► page ─► node/core/committed_intake.py ─► the next page
 
 One page of a mesh is under way at a time. If its neighbour is gone, refuses or is silent, another
-one is asked.
+one is asked. A neighbour that has truncated what it is asked for sends its committed state instead,
+as an object (`node/core/following/committed_state.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,11 +27,22 @@ from holdfast.node.bus.meshes.mesh_serve import check_may_read
 from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
-from holdfast.protocol.bus_mesh import CommitsAsked, CommitsRefused, CommitsSent, CommitsTold
-from holdfast.protocol.commit_page import CheckedPage, decode_page, encode_page
+from holdfast.node.core.following.committed_state import give_state, take_state
+from holdfast.protocol.bus_mesh import (
+    CommitsAsked,
+    CommitsRefused,
+    CommitsSent,
+    CommitsTold,
+    StateTold,
+)
+from holdfast.protocol.commit_page import CheckedPage, StateObject, decode_page, encode_page
+from holdfast.rules.arrivals import Named
 from holdfast.rules.errors import (
     BadAnswer,
     BadCommitPage,
+    BadQuorumSnapshot,
+    CommitForked,
+    LogMismatch,
     NotGranted,
     NoVoters,
     Truncated,
@@ -101,6 +113,18 @@ class CommitFollow:
         lost, self._own = self._own - own, own
         for mesh in lost & self.numbers.keys():
             self.ask_next(mesh)
+        self._compare(rows)
+
+    async def look_at_grown(self) -> None:
+        """The same, of the meshes only in which something was committed: beside a busy quorum there
+        may be a thousand that are idle.
+        """
+        engine, grown = self._context.engine, self._context.engine.ctx.commits_of
+        meshes = [grown.pop() for _ in range(len(grown))]  # before reading: the next is seen later
+        read = partial(_standings_of, meshes)
+        self._compare(await self._context.run(partial(engine.read, "quorum.standing", read)))
+
+    def _compare(self, rows: Sequence[QuorumRow]) -> None:
         for row in rows:
             if self.numbers.get(row.mesh) != row.number:
                 self.numbers[row.mesh] = row.number
@@ -196,6 +220,8 @@ class CommitFollow:
         what was not asked for, or is no page.
         """
         context = self._context
+        if word.state is not None:
+            return await self._took_state(link, word.state)
         try:
             page = await context.run(partial(decode_page, word.page))
         except BadCommitPage as error:
@@ -230,19 +256,48 @@ class CommitFollow:
             return f"{taken.trouble[0].kind}: commit {taken.trouble[0].number} of {mesh}"
         return ""
 
+    async def _took_state(self, link: MeshLink, told: StateTold) -> str:
+        """Fetches a state that came in place of a page, and takes it in."""
+        context, mesh = self._context, check_mesh(told.mesh)
+        asked = self._asked.get(mesh)
+        if asked is None or asked.label != link.label or mesh not in link.shared:
+            return ""
+        if told.number < asked.first:
+            raise BadAnswer(f"{link.peer} sent a state of {mesh} without commit {asked.first}")
+        asked.silent.cancel()  # it is not silent: its object may take long
+        state = StateObject(mesh, told.number, told.engine, told.sha256.hex(), told.size)
+        who = (context.engine, context.grants, link.who, state)
+        try:
+            problem = await link.keeping.keep(
+                partial(_state_wanted, *who), partial(take_told_state, *who)
+            )
+        except (NotGranted, UnknownMesh) as error:
+            problem = error.message
+        self._end(mesh)
+        await self.look()
+        if problem and self.numbers.get(mesh, 0) < told.number:  # nobody else was faster
+            link.commits.useless.add(mesh)
+        self.ask_next(mesh)
+        return problem
+
     async def answer(self, link: MeshLink, asked: CommitsAsked) -> CommitsSent | CommitsRefused:
         """The page that a peer asks for."""
         link.commits.hear(check_mesh(asked.mesh), asked.first - 1)
         context = self._context
         who = (context.engine, context.grants, link.who)
         try:
-            return CommitsSent(await context.run(partial(serve_commits, *who, asked)))
-        except (NotGranted, NoVoters, Truncated) as error:
+            return await context.run(partial(answer_commits, *who, asked))
+        except (NotGranted, NoVoters) as error:
             return CommitsRefused(asked.mesh, error.code)
 
 
 def _standings(tx: Reader) -> list[QuorumRow]:
     return tx.quorum_list()
+
+
+def _standings_of(meshes: Sequence[str], tx: Reader) -> list[QuorumRow]:
+    found = [tx.quorum_get(mesh) for mesh in meshes]
+    return [row for row in found if row is not None]
 
 
 def serve_commits(
@@ -257,6 +312,54 @@ def serve_commits(
     return engine.read("bus.page", read)
 
 
+def answer_commits(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, asked: CommitsAsked
+) -> CommitsSent:
+    """A page of commits, or the committed state if this node has truncated the first of them."""
+    try:
+        return CommitsSent(serve_commits(engine, grants, peer, asked))
+    except Truncated:
+        state = give_state(engine, asked.mesh, asked.first - 1)
+    told = StateTold(
+        state.mesh, state.number, state.engine, bytes.fromhex(state.sha256), state.size
+    )
+    return CommitsSent(b"", told)
+
+
+def _state_wanted(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, state: StateObject
+) -> list[Named]:
+    """The object of a state, if it is not here. Raises if the peer may not bring it."""
+    engine.read("bus.meshes", partial(_check_may_bring, grants, peer, state.mesh))
+    return [] if engine.blobs.exists(state.sha256) else [Named(state.sha256, state.size)]
+
+
+def take_told_state(
+    engine: NodeEngine,
+    grants: MeshGrants,
+    peer: MeshPeer,
+    state: StateObject,
+    absent: Collection[str],
+) -> str:
+    """Takes a state in that a peer has brought; returns why it cannot be, if it cannot."""
+    engine.check_room()
+    engine.read("bus.meshes", partial(_check_may_bring, grants, peer, state.mesh))
+    if absent:
+        return f"{peer.name} no longer has the committed state of {state.mesh}"
+    try:
+        take_state(engine, state, peer.name)
+    except BadQuorumSnapshot as error:
+        raise BadAnswer(error.message) from None
+    except (CommitForked, LogMismatch) as error:
+        return error.message
+    return ""
+
+
+def _check_may_bring(grants: MeshGrants, peer: MeshPeer, mesh: str, tx: Reader) -> None:
+    if not grants.may_bring_commits(tx, peer, mesh):
+        raise NotGranted(f"{peer.name} may not bring what was committed in {mesh!r}")
+
+
 def take_commits(
     engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, page: CheckedPage
 ) -> PageTaken:
@@ -264,12 +367,11 @@ def take_commits(
     engine.check_room()
 
     def work(tx: Transaction) -> PageTaken:
-        if not grants.may_bring_commits(tx, peer, page.mesh):
-            raise NotGranted(f"{peer.name} may not bring what was committed in {page.mesh!r}")
+        _check_may_bring(grants, peer, page.mesh, tx)
         return CommitPageIntake(engine.ctx, page, peer.name)(tx)
 
     taken = engine.write("bus.take", work)
-    tell_trouble(page.mesh, taken)
+    tell_trouble(page.mesh, taken.trouble)
     return taken
 
 

@@ -178,11 +178,13 @@ class MeshExchange:
             return
         label = f"{link.name}#{next(self._labels)}"
         mesh_link = self._links[label] = MeshLink(self._context, self._commits, link, label)
-        self._context.start(self._introduce(mesh_link))
+        self._context.start(self._meet(mesh_link))
 
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
+        if kind is not FrameKind.MESH:
+            return False
         mesh_link = self._of(link)
-        if mesh_link is None or kind is not FrameKind.MESH:
+        if mesh_link is None:
             return False
         mesh_link.frame(stream, body)
         self._hold_soon()
@@ -199,6 +201,13 @@ class MeshExchange:
 
     def _of(self, link: Link) -> MeshLink | None:
         return next((one for one in self._links.values() if one.link is link), None)
+
+    async def _meet(self, link: MeshLink) -> None:
+        """The streams are read before a new peer hears of them: the link that a page came over may
+        have gone down between storing it and noting it, and it would be asked for again.
+        """
+        await self._look()
+        await self._introduce(link)
 
     async def _introduce(self, link: MeshLink) -> None:
         """Tells a peer which meshes are shared with it, if that is news."""
@@ -255,7 +264,7 @@ class MeshExchange:
     async def _look_at_commits(self) -> None:
         async with self._looking:
             try:
-                await self._commits.look()
+                await self._commits.look_at_grown()
             except HoldfastError as error:
                 log.warning("commits cannot be read: %s", error.message)
 

@@ -71,6 +71,7 @@ from holdfast.rules.bus.meshes.coverage import (
     without,
 )
 from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.errors import (
     BadAnswer,
     EntryDamaged,
@@ -95,7 +96,6 @@ from holdfast.rules.limits import (
     BUS_WORDS_WAITING_MAX,
 )
 from holdfast.rules.names import check_mesh, check_peer
-from holdfast.rules.rebuild import UNCOUNTED
 
 log = logging.getLogger("holdfast")
 

@@ -32,6 +32,7 @@ from holdfast.rules.arrivals import Arrivals, Named, header_of, objects_of, raw_
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import StreamRow, place_of
 from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer, claimed
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.errors import (
     BadAnswer,
     EntryDamaged,
@@ -43,7 +44,6 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import MESSAGES
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import BUS_PAGE_BYTES, BUS_PAGE_ROWS, BUS_SNAPSHOT_PIECES
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import JobRow
 from holdfast.storage.ports import Reader, Transaction

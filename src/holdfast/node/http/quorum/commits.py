@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from holdfast.node.http.context import NodeRequest, check_still
 from holdfast.node.log import serve
-from holdfast.protocol.commit_page import CommitsHeld
+from holdfast.protocol.commit_page import CommitsHeld, StateObject
 from holdfast.protocol.log_wire import MSGPACK
 from holdfast.rules.errors import NotGranted, NoVoters, Truncated, UnknownMesh
 from holdfast.service.http.route import Param, Routes
@@ -47,3 +47,24 @@ async def _page(call: NodeRequest) -> Response:
     body = await call.api.run(work)
     check_still(call)
     return Response(body, media_type=MSGPACK)
+
+
+@routes.get(
+    "/v1/commits/state",
+    answers={200: StateObject},
+    params=(
+        Param("mesh", "The mesh.", required=True),
+        Param("have", "How many commits the caller has; 0 if left out.", int),
+    ),
+    errors=(NotGranted, UnknownMesh, NoVoters),
+    example="-G -d mesh=team",
+)
+async def _state(call: NodeRequest) -> Response:
+    """Everything that was committed in a mesh, as an object, for who lacks what was truncated.
+    Fetch it by its hash (`/v1/objects/{sha256}`) within the hour.
+    """
+    mesh, have = call.required("mesh"), call.number("have")
+    work = partial(serve.serve_state, call.api.engine, call.caller, mesh, have or 0)
+    given = await call.api.run(work)
+    check_still(call)
+    return call.answer(given)

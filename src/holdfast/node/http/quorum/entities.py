@@ -36,8 +36,8 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.limits import BODY_BYTES_MAX, QUORUM_PAGE_ROWS
 from holdfast.rules.quorum.entities import check_type
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import json_body
 
 _PATH = "/v1/meshes/{mesh}/quorum"
 _REFUSED = (

@@ -52,8 +52,9 @@ from holdfast.rules.quorum.entities import check_type, read_fields
 from holdfast.rules.quorum.moments import moment_text
 from holdfast.rules.quorum.view import EntityRow
 from holdfast.rules.reconcile import Outcome
+from holdfast.rules.strict_json import strict_json
+from holdfast.service.http.json_body import check_shape
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import check_shape, strict_json
 from holdfast.storage.ports import Reader
 
 _CHANNELS: Final = frozenset({"authMaterial"})

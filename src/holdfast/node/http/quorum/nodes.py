@@ -28,8 +28,8 @@ from holdfast.rules.errors import (
     UnknownPeer,
     WrongKey,
 )
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
 
 routes = Routes()
 

@@ -21,8 +21,8 @@ from holdfast.rules.errors import (
     UnknownPeer,
     Unreachable,
 )
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
 
 _PATH = "/v1/meshes/{mesh}/quorum"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from holdfast.node.http.bus import bus_of
 from holdfast.node.http.context import NodeRequest, waited
 from holdfast.node.http.quorum.access import (
     PROJECT,
@@ -42,8 +43,8 @@ from holdfast.rules.limits import BODY_BYTES_MAX
 from holdfast.rules.quorum.auth_material import AuthMaterialSnapshot
 from holdfast.rules.quorum.entities import read_fields
 from holdfast.rules.quorum.intents import EntityOperation
-from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
+from holdfast.service.http.json_body import json_body
+from holdfast.service.http.route import Param, Routes
 
 _TYPE = "project_settings"
 
@@ -111,6 +112,25 @@ async def _receive(call: NodeRequest) -> Response:
     came = await call.api.run(channel.material.receive, raw, call.caller.name or own)
     return call.answer(
         AuthSyncAnswer(node_id=own, direction="receive", providers=came.providers, count=came.count)
+    )
+
+
+@routes.delete(
+    "/v1/auth-material",
+    answers={200: AuthSyncAnswer},
+    params=(Param("provider", "Only this provider; all of them if it is not given."),),
+    errors=(WrongKey,),
+    local_only=True,
+)
+async def _forget(call: NodeRequest) -> Response:
+    """Delete auth material from this node, also while its channel is closed. Other nodes keep
+    theirs, and bring it back if they push it.
+    """
+    provider, own = call.one("provider"), call.api.node.peer
+    material = bus_of(call).auth.material
+    gone = await call.api.run(material.forget, None if provider is None else [provider])
+    return call.answer(
+        AuthSyncAnswer(node_id=own, direction="forget", providers=gone.providers, count=gone.count)
     )
 
 

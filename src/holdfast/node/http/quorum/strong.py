@@ -19,8 +19,8 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import BODY_BYTES_MAX
 from holdfast.rules.quorum.degraded_read import DegradedRead
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
-from holdfast.service.http.strict_json import json_body
 
 _PATH = "/v1/meshes/{mesh}/quorum"
 

@@ -30,9 +30,9 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import BODY_BYTES_MAX, QUORUM_PAGE_ROWS
 from holdfast.rules.quorum.write_queue import WriteStatus
+from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import parse_int
 from holdfast.service.http.route import Param, Routes
-from holdfast.service.http.strict_json import json_body
 from holdfast.storage.ports import Reader
 
 _PATH = "/v1/meshes/{mesh}/quorum"

@@ -185,6 +185,15 @@ class GroupBeginnings:
             applied += len(rows)
         return applied
 
+    def _contested(self, teller: str, mesh: str) -> None:
+        """Says, once, that another group wants to decide for a mesh."""
+        group = self._groups.of_mesh(mesh)
+        problem = f"{teller} offers a vote in another quorum of it: two groups claim this mesh"
+        if group is None or group.order.problem != problem:
+            log.error("quorum of %s: %s", mesh, problem)
+        if group is not None:
+            group.order.problem = problem
+
     async def join(self, teller: str, offer: GroupOffered) -> None:
         """A leader has said that this node belongs to its group, under a new id."""
         mesh = offer.mesh
@@ -196,17 +205,16 @@ class GroupBeginnings:
             and known.tag != offer.group
             and known.incarnation >= offer.incarnation
         ):
-            log.error(
-                "%s offers a vote in another quorum of %s than the one that this node knows: two "
-                "groups claim the same mesh",
-                teller,
-                mesh,
-            )
+            self._contested(teller, mesh)
+            return
+        group = self._groups.of_mesh(mesh)
+        is_later = group is not None and offer.incarnation > group.row.incarnation
+        if group is not None and is_later and group.order.has_quorum:
+            # What this node's own group commits would be lost with it.
+            self._contested(teller, mesh)
             return
         opened = await self._groups.open()
-        group = self._groups.of_mesh(mesh)
         if group is not None:
-            is_later = offer.incarnation > group.row.incarnation
             if group.order.part not in ("removed", "must_rejoin") and not is_later:
                 return
             self._groups.end(group)

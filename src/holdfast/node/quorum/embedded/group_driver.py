@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
 from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
+from holdfast.node.quorum.embedded.fold_wait import FoldWait
 from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
 from holdfast.node.quorum.embedded.open_changes import (
     ChangeAnswered,
@@ -39,6 +40,7 @@ from holdfast.node.quorum.embedded.ports import (
     CommitFold,
     FoldedEntry,
     GroupDisk,
+    GroupHooks,
     SnapshotPorts,
     VoterNet,
 )
@@ -51,13 +53,12 @@ from holdfast.rules.limits import (
     QUORUM_SEND_BYTES,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
-from holdfast.rules.quorum.coordinated import (
-    CoordinatedEntry,
-    encode_coordinated,
-)
-from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember, encode_config
+from holdfast.rules.quorum.coordinated import CoordinatedEntry, encode_coordinated
+from holdfast.rules.quorum.group_room import ProposalRoom, is_too_much
+from holdfast.rules.quorum.raft.admission import is_removed
+from holdfast.rules.quorum.raft.config import GroupMember, encode_config
 from holdfast.rules.quorum.raft.effects import (
-    Alarm,
+    NOTHING,
     Outgoing,
     ProposalOutcome,
     ProposalsForwarded,
@@ -67,7 +68,6 @@ from holdfast.rules.quorum.raft.effects import (
     RaftEffects,
     RaftWrite,
     ReadReady,
-    RoleChange,
     SendAppend,
     SendSnapshot,
     filled,
@@ -104,18 +104,6 @@ from holdfast.rules.quorum.raft.state import GroupState
 log = logging.getLogger("holdfast")
 
 
-class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a driver tells, and what it asks, beside disk, network and fold."""
-
-    now_ms: Callable[[], int]
-    post: Callable[[Callable[[], None]], None]
-    """Calls a function soon, in the driver's thread, not within this call."""
-    on_role: Callable[[RoleChange], None] = lambda change: None
-    on_alarm: Callable[[Alarm], None] = lambda alarm: None
-    on_config: Callable[[GroupConfig], None] = lambda config: None
-    """Another config is committed: members came, went, or have another place."""
-
-
 class GroupDriver:
     """Belongs to one thread. `state` is the machine's; only `handle` replaces it."""
 
@@ -147,9 +135,11 @@ class GroupDriver:
         self._after: deque[tuple[int, Message]] = deque()
         self._committed = state.told
         self._folding = False
+        self._fold_wait = FoldWait(hooks, self._fold_next)
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
+        self._room = ProposalRoom()
         self._ticks = 0
         self._known = {member.id: member for member in contacts}
         self._met: dict[int, GroupMember] = {}
@@ -191,16 +181,38 @@ class GroupDriver:
         """
         if contact is not None and message.sender not in self._known:
             self._meet(contact)
+        state = self.state
+        unsynced_bytes = self._sizes.between(state.durable, state.log.last)
+        if is_too_much(message, len(state.unsynced), unsynced_bytes):
+            return
         if isinstance(message, SnapshotMessage):
             self._receive_snapshot(message)
             return
         if isinstance(message, SnapshotOffer):
             log.error("member %d offers a snapshot without its parts", message.sender)
             return
-        if isinstance(message, ForwardProposals) and self.state.role == "leader":
-            stamped = self._stamped(message.proposals)
-            message = msgspec.structs.replace(message, proposals=stamped)
+        if isinstance(message, ForwardProposals) and state.role == "leader":
+            self._receive_forwarded(message)
+            return
         self.handle(Receive(message))
+
+    def _receive_forwarded(self, message: ForwardProposals) -> None:
+        if self._room.is_full(message.sender):
+            ids = tuple([one.id for one in message.proposals])
+            self._tell_proposals(ProposalsHeld(ids, "too_many", message.sender))
+            return
+        stamped = self._stamped(message.proposals)
+        replaced = msgspec.structs.replace(message, proposals=stamped)
+        self._take(message.sender, stamped, Receive(replaced))
+
+    def _take(self, origin: int, proposals: Sequence[Proposal], event: RaftEvent) -> None:
+        """Hands the leader's machine proposals, and notes whose entries they have become."""
+        before = self.state.log.last
+        self.handle(event)
+        last = self.state.log.last
+        if self.state.role == "leader" and last > self.state.commit and last > before:
+            size = sum([len(one.payload) for one in proposals])
+            self._room.took(origin, last, len(proposals), size)
 
     def tick(self, draw: int) -> None:
         """One heartbeat interval has passed; `draw` is a fresh random number."""
@@ -228,6 +240,11 @@ class GroupDriver:
         member = self._member(message.to)
         if member is not None:
             self._net.send(member, message)
+
+    def has_room(self, to: int) -> bool:
+        """Whether a payload for that member would be sent or wait."""
+        member = self._member(to)
+        return member is not None and self._net.has_room(member)
 
     def key_of(self, id: int) -> bytes | None:
         """The key of a member, or of one that was a member once; None if no config has told of it:
@@ -298,9 +315,13 @@ class GroupDriver:
     def _pump(self) -> None:
         """Hands the machine what callers have brought since the last time, together."""
         self._pumping = False
-        while due := self.proposals.due():
-            leads = self.state.role == "leader"
-            self.handle(Propose(self._stamped(due) if leads else tuple(due)))
+        me = self.state.me
+        while not self._room.is_full(me) and (due := self.proposals.due()):
+            if self.state.role == "leader":
+                stamped = self._stamped(due)
+                self._take(me, stamped, Propose(stamped))
+            else:
+                self.handle(Propose(tuple(due)))
         number = self.reads.ask()
         if number is not None:
             self.handle(AskRead(number))
@@ -317,19 +338,34 @@ class GroupDriver:
     # --- carrying out ----------------------------------------------------------------------------
 
     def _step(self, event: RaftEvent) -> None:
+        before = self.state.commit
         self.state, effects = step(self.state, event)
+        if effects is NOTHING:
+            return
         if effects.write is not None:
             self._save(effects.write)
         for message in effects.send:
             self._send(message)
         self._after.extend(effects.send_after)
+        if self.state.role == "leader":
+            self._make_room()
+        else:
+            self._room.clear()
         if effects.apply is not None:
             self._committed = effects.apply[1]
         self._tell(effects)
-        index, config = self.state.log.config_at(self.state.commit)
-        if index > self._config_at:
-            self._config_at = index
-            self._hooks.on_config(config)
+        if self.state.commit > before:
+            at, config = self.state.log.config_at(self.state.commit)
+            if at > self._config_at:
+                self._config_at = at
+                self._hooks.on_config(config)
+
+    def _make_room(self) -> None:
+        """What is committed takes no room any more."""
+        was_full = self._room.is_full(self.state.me)
+        self._room.committed(self.state.commit)
+        if was_full and not self._room.is_full(self.state.me):
+            self._pump_soon()
 
     def _save(self, write: RaftWrite) -> None:
         if write.snapshot is not None:
@@ -370,6 +406,8 @@ class GroupDriver:
             return
         entries: Sequence[RaftEntry] = ()
         if message.last >= message.first:
+            if not self._net.has_room(member):
+                return
             entries = self._entries(message.first, message.last, QUORUM_SEND_BYTES)
         for one in filled(message, entries):
             self._net.send(member, one)
@@ -391,6 +429,8 @@ class GroupDriver:
         for read in effects.reads:
             if isinstance(read, ReadReady):
                 self.reads.confirmed(read.number, read.index, self._fold.applied)
+                if self.reads.is_due:
+                    self._pump_soon()
             else:
                 self.reads.failed(read.number)
         if effects.change is not None:
@@ -428,9 +468,7 @@ class GroupDriver:
 
     @property
     def _is_out(self) -> bool:
-        """Whether this node proposes nothing any more. Asked of its own state: another member's
-        word ends nothing here.
-        """
+        """Whether this node proposes nothing more. Another member's word ends nothing here."""
         return self.state.removed or self.state.disk == "failed"
 
     # --- the fold --------------------------------------------------------------------------------
@@ -442,7 +480,9 @@ class GroupDriver:
         if first <= self.state.log.boundary:
             self._take_in()
             return
-        if first > self._committed:
+        waiting = self._committed - first + 1
+        callers = bool(self.proposals or self.reads or self.changes)
+        if waiting <= 0 or self._fold_wait.for_more(waiting, self.state, callers=callers):
             return
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
@@ -473,10 +513,14 @@ class GroupDriver:
             return
         if (message.group, message.to) != (state.group, state.me) or message.sender == state.me:
             return
+        if is_removed(state, message.sender):
+            return
         if isinstance(message, SnapshotReceived):
             self.sent.received(message)
-        elif message.term < state.term or self._fold.applied < state.log.boundary:
-            return  # An earlier leader's; or the last snapshot is still being taken in.
+        elif (message.sender, message.term) != (state.leader, state.term):
+            return  # Only a leader sends one, and it has told us first that it leads.
+        elif self._fold.applied < state.log.boundary:
+            return  # The last snapshot is still being taken in.
         elif isinstance(message, GroupSnapshotBegin):
             self.incoming.begin(message)
         elif isinstance(message, GroupSnapshotPart):

@@ -30,16 +30,18 @@ import msgspec
 from holdfast.bus.ports import Link
 from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.quorum.embedded.alarm_log import AlarmLog
 from holdfast.node.quorum.embedded.beginnings import GroupBeginnings
 from holdfast.node.quorum.embedded.closed_group import ClosedGroup
 from holdfast.node.quorum.embedded.group import Group, MeshTrust
-from holdfast.node.quorum.embedded.group_driver import GroupDriver, GroupHooks
+from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
 from holdfast.node.quorum.embedded.order import EmbeddedOrder
-from holdfast.node.quorum.embedded.ports import SnapshotPorts
-from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots
+from holdfast.node.quorum.embedded.ports import GroupHooks, SnapshotPorts
+from holdfast.node.quorum.embedded.state_snapshots import StateSnapshots, clear_staged
 from holdfast.node.quorum.embedded.store_fold import StoreFold, Write
-from holdfast.node.quorum.embedded.voter_links import GroupSide, VoterLinks
+from holdfast.node.quorum.embedded.voter_intake import GroupSide
+from holdfast.node.quorum.embedded.voter_links import VoterLinks
 from holdfast.protocol.quorum_frames import GroupOffered
 from holdfast.rules.errors import (
     HoldfastError,
@@ -113,6 +115,7 @@ class EmbeddedGroups:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._ticks = 0
+        self._alarms = AlarmLog(lambda: int(self._loop.time() * SECOND_MS))
         self._until_tick: set[asyncio.Future[None]] = set()
         self._closed = False
 
@@ -121,10 +124,12 @@ class EmbeddedGroups:
     async def start(self) -> None:
         """Goes on with the groups that this node belonged to."""
         rows = self._engine.read("quorum.groups", lambda tx: tx.quorum_list())
-        mine = [row for row in rows if row.engine == "embedded" and row.voter is not None]
-        if mine or (rows and HomePaths(self._home).quorum.exists()):
+        ours = [row for row in rows if row.engine == "embedded" and row.voter is not None]
+        if ours or (rows and HomePaths(self._home).quorum.exists()):
             opened = await self.open()
-            for row in mine:
+            store, ctx = self._engine.store, self._engine.ctx
+            await asyncio.to_thread(clear_staged, store, ctx, [row.mesh for row in ours])
+            for row in ours:
                 self.begin(row)
             incarnations = {row.mesh: row.incarnation for row in rows}
             for group in opened.groups():
@@ -208,6 +213,7 @@ class EmbeddedGroups:
             GroupHooks(
                 now_ms=self._engine.ctx.now_ms,
                 post=self._soon,
+                later=self._later,
                 on_role=partial(self._role, mesh),
                 on_alarm=partial(self._alarm, mesh),
             ),
@@ -427,10 +433,13 @@ class EmbeddedGroups:
             group.order.on_change()
 
     def _alarm(self, mesh: str, alarm: Alarm) -> None:
-        log.warning("quorum of %s: %s (member %d)", mesh, alarm.name, alarm.member)
+        self._alarms.tell(mesh, alarm)
 
     def _soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
+
+    def _later(self, ms: int, call: Callable[[], None]) -> None:
+        self._loop.call_later(ms / 1000, call)
 
     def _soon_from_thread(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():

@@ -15,7 +15,13 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.rules.limits import QUORUM_PROPOSALS_MAX, QUORUM_PROPOSED_BYTES
+from holdfast.rules.errors import TooMany
+from holdfast.rules.limits import (
+    QUORUM_OPEN_BYTES,
+    QUORUM_OPEN_MAX,
+    QUORUM_PROPOSALS_MAX,
+    QUORUM_PROPOSED_BYTES,
+)
 from holdfast.rules.quorum.raft.messages import Proposal
 
 
@@ -58,15 +64,23 @@ class OpenProposals:
 
     def __init__(self) -> None:
         self._open: dict[bytes, _Open] = {}
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, proposal: Proposal, ticks: int, answered: Answered) -> None:
-        """Two callers with one id share the proposal: it is the same intent."""
+        """Two callers with one id share the proposal: it is the same intent. TooMany if as many are
+        open as there is room for: then nobody has seen it.
+        """
         known = self._open.get(proposal.id)
         if known is None:
+            if len(self._open) >= QUORUM_OPEN_MAX or self._bytes >= QUORUM_OPEN_BYTES:
+                raise TooMany(
+                    f"{len(self._open)} strong writes of {self._bytes} bytes are under way here"
+                )
             self._open[proposal.id] = _Open(proposal, ticks, [answered])
+            self._bytes += len(proposal.payload)
         else:
             known.answers.append(answered)
             known.ticks_left = max(known.ticks_left, ticks)
@@ -102,6 +116,7 @@ class OpenProposals:
     def applied(self, id: bytes, index: int, result: object) -> None:
         one = self._open.pop(id, None)
         if one is not None:
+            self._bytes -= len(one.proposal.payload)
             for answered in one.answers:
                 answered(AppliedProposal(index, result))
 
@@ -119,6 +134,7 @@ class OpenProposals:
 
     def _end(self, id: bytes, end: ProposalEnd | None) -> None:
         one = self._open.pop(id)
+        self._bytes -= len(one.proposal.payload)
         if one.exposed and end is not ProposalEnd.CLOSED:
             end = ProposalEnd.UNKNOWN
         for answered in one.answers:

@@ -1,8 +1,9 @@
 """Reads that must see everything that was committed before they began.
 
 Callers that come before the machine is asked share one number. The leader confirms an index for it,
-after they came; each is served when this node has applied that much. A read that cannot be
-confirmed is asked for again until its caller's time is over: it has changed nothing.
+after they came; each is served when this node has applied that much. Only a few numbers are asked
+for at a time: who comes meanwhile shares the next one. A read that cannot be confirmed is asked for
+again until its caller's time is over: it has changed nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+
+from holdfast.rules.errors import TooMany
+from holdfast.rules.limits import QUORUM_OPEN_READS_MAX, QUORUM_READS_ASKED
 
 ReadAnswered = Callable[[int | None], None]
 """Gets an index up to which this node has applied everything, or None when time is over."""
@@ -33,15 +37,25 @@ class OpenReads:
         return len(self._new) + len(self._ready) + sum(map(len, self._asked.values()))
 
     def add(self, ticks: int, answered: ReadAnswered) -> None:
+        """Raises TooMany if as many wait as there is room for."""
+        if len(self) >= QUORUM_OPEN_READS_MAX:
+            raise TooMany(f"{QUORUM_OPEN_READS_MAX} reads wait for a confirmation on this node")
         self._new.append(_OpenRead(answered, ticks))
 
     def ask(self) -> int | None:
-        """A number under which all that have come are to be asked for; None if there are none."""
-        if not self._new:
+        """A number under which all that have come are to be asked for; None if there are none, or
+        enough are asked for.
+        """
+        if not self._new or len(self._asked) >= QUORUM_READS_ASKED:
             return None
         self._number += 1
         self._asked[self._number], self._new = self._new, []
         return self._number
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are some that are not asked for yet, and may be."""
+        return bool(self._new) and len(self._asked) < QUORUM_READS_ASKED
 
     def confirmed(self, number: int, index: int, applied: int) -> None:
         """The leader has confirmed that index for this number; `applied` is how far we are."""

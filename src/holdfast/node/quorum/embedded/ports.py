@@ -10,8 +10,8 @@ import msgspec
 from holdfast.node.core.commit import CommittedEntry
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.quorum.log_rows import QuorumSnapshot, SnapshotIntake
-from holdfast.rules.quorum.raft.config import GroupMember
-from holdfast.rules.quorum.raft.effects import RaftWrite
+from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember
+from holdfast.rules.quorum.raft.effects import Alarm, RaftWrite, RoleChange
 from holdfast.rules.quorum.raft.messages import Message, RaftEntry
 
 Wrote = Callable[[HoldfastError | None], None]
@@ -40,6 +40,11 @@ class VoterNet(Protocol):
         sends again what matters.
         """
 
+    def has_room(self, to: GroupMember) -> bool:
+        """Whether a payload for that member would be sent or wait. Nobody reads from the disk what
+        would be dropped.
+        """
+
 
 class FoldedEntry(msgspec.Struct, frozen=True, gc=False):
     """What became of a committed entry on this node."""
@@ -65,6 +70,22 @@ class CommitFold(Protocol):
         """Applies entries, all or none, and notes that everything up to the index `upto` is
         applied. `done` is called later, in the thread of the driver, never before this returns.
         """
+
+
+class GroupHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a driver tells, and what it asks, beside disk, network and fold."""
+
+    now_ms: Callable[[], int]
+    post: Callable[[Callable[[], None]], None]
+    """Calls a function soon, in the driver's thread, not within this call."""
+    later: Callable[[int, Callable[[], None]], None] | None = None
+    """Calls a function after so many ms, in the driver's thread. Without it no fold waits for
+    another.
+    """
+    on_role: Callable[[RoleChange], None] = lambda change: None
+    on_alarm: Callable[[Alarm], None] = lambda alarm: None
+    on_config: Callable[[GroupConfig], None] = lambda config: None
+    """Another config is committed: members came, went, or have another place."""
 
 
 # --- snapshots -----------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ class SendingDriver(Protocol):
     @property
     def state(self) -> GroupState: ...
     def send(self, message: Message) -> None: ...
+    def has_room(self, to: int) -> bool: ...
 
 
 class _Shared(msgspec.Struct, frozen=True):
@@ -174,6 +175,8 @@ class SentSnapshots:
                 )
             )
             return
+        if not self._driver.has_room(transfer.to):
+            return  # It is asked for again, or sent again after a while.
         try:
             part = source.part(transfer.offset)
         except HoldfastError as error:

@@ -7,7 +7,7 @@ thing is done at a time: a member that gives does not take.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,18 @@ from holdfast.storage.files.nameless import NamelessFile
 from holdfast.storage.ports import Store
 
 log = logging.getLogger("holdfast")
+
+
+def clear_staged(store: Store, ctx: NodeContext, meshes: Iterable[str]) -> None:
+    """At the start of a process, before their groups begin: removes what an earlier process had
+    staged of snapshots that it did not take in. It lasts. Nobody reads what is staged, so a disk
+    that is full keeps no group from beginning.
+    """
+    for mesh in meshes:
+        try:
+            SnapshotStage(store, ctx, mesh, tuple).clear()
+        except HoldfastError as error:
+            log.warning("what was staged for %s stays: %s", mesh, error.message)
 
 
 class FiledSnapshot:
@@ -63,10 +75,6 @@ class StateSnapshots:
         self._store, self._ctx, self._mesh, self._folder = store, ctx, mesh, folder
         self._post, self._aside, self._applied, self._on_taken = post, aside, applied, on_taken
         self._checked: tuple[bytes, SnapshotStage] | None = None
-
-    def clear(self) -> None:
-        """At the start of a process: removes what an earlier one had staged. It lasts."""
-        SnapshotStage(self._store, self._ctx, self._mesh, tuple).clear()
 
     def give(self, done: Given) -> None:
         applied = self._applied()

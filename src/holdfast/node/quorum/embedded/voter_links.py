@@ -5,28 +5,25 @@ frame: heartbeats of a thousand groups cost one. Entries have a stream with cred
 room they wait here, up to a limit, and what is more is dropped: the machine sends again what
 matters. Everything else goes on the control stream, past all that waits.
 
-A message is handed to its group only if the link belongs to the key of the member that the message
-says it is from.
+What comes in is worked off by `voter_intake`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.bus.ports import Link
+from holdfast.node.quorum.embedded.voter_intake import WITH_CREDIT, GroupEvents, VoterIntake
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.quorum_frames import (
-    GroupOffered,
     RaftWords,
     VoterWord,
-    decode_word,
     encode_word,
 )
-from holdfast.rules.errors import HoldfastError, NotAllowed, PeerUnreachable
+from holdfast.rules.errors import PeerUnreachable
 from holdfast.rules.limits import (
     QUORUM_QUEUE_BYTES,
     QUORUM_WORDS_BYTES,
@@ -34,47 +31,23 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.messages import (
-    AppendEntries,
-    ForwardProposals,
-    GroupSnapshotPart,
     Message,
-    decode_message,
     encode_message,
 )
 
-log = logging.getLogger("holdfast")
 
-_WITH_CREDIT = (AppendEntries, ForwardProposals, GroupSnapshotPart)
-"""Messages that carry payloads. An append without entries goes with them, to keep its place."""
+class VoterEvents(GroupEvents, Protocol):
+    """Who hears what comes, and which links there are."""
 
-
-class GroupSide(Protocol):
-    """One group of this node, as its links know it."""
-
-    def key_of(self, id: int) -> bytes | None:
-        """The key of a member; None if nobody here has heard of it yet."""
-
-    def may_speak(self, keys: Sequence[bytes]) -> bool:
-        """Whether somebody with these keys may be a member that we have not heard of yet."""
-
-    def receive(self, message: Message, contact: GroupMember) -> None:
-        """`contact`: the sender, by the key of its link."""
-
-
-class VoterEvents(Protocol):
-    """Who hears what comes."""
-
-    def group(self, tag: bytes) -> GroupSide | None: ...
-    def offered(self, link: Link, offer: GroupOffered) -> None: ...
     def linked(self, keys: Sequence[bytes], up: bool) -> None:
         """The link to a node has come up or gone down."""
 
 
 class _Way:
-    """What is to be said over one link."""
+    """What is to be said over one link, and what comes over it."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, link: Link, intake: VoterIntake) -> None:
+        self.link, self.intake = link, intake
         self.control: list[bytes] = []
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
@@ -107,7 +80,7 @@ class VoterLinks:
             self.counts["no_link"] += 1
             return
         raw = encode_message(message)
-        if not isinstance(message, _WITH_CREDIT):
+        if not isinstance(message, WITH_CREDIT):
             way.control.append(raw)
         elif way.waiting_bytes + len(raw) > QUORUM_QUEUE_BYTES and way.waiting:
             self.counts["no_room"] += 1
@@ -116,6 +89,10 @@ class VoterLinks:
             way.waiting.append(raw)
             way.waiting_bytes += len(raw)
         self._flush_soon(way)
+
+    def has_room(self, to: GroupMember) -> bool:
+        way = self._ways.get(to.key)
+        return way is not None and way.waiting_bytes < QUORUM_QUEUE_BYTES
 
     def tell(self, key: bytes, word: VoterWord) -> None:
         """Says something that is not a machine's, if there is a way."""
@@ -176,7 +153,8 @@ class VoterLinks:
 
     def _say(self, way: _Way, stream: Stream, body: bytes) -> None:
         try:
-            way.link.send(FrameKind.QUORUM, stream, body)
+            # At once: this is a turn of its own already, and what else it says goes with it.
+            way.link.send(FrameKind.QUORUM, stream, body, at_once=True)
         except PeerUnreachable:
             self.counts["no_link"] += 1  # its end is told in a moment
 
@@ -184,7 +162,7 @@ class VoterLinks:
 
     def link_up(self, link: Link) -> None:
         keys = self._keys(link.peer)
-        way = _Way(link)
+        way = _Way(link, VoterIntake(link, self._keys, self._events, self.counts))
         for key in keys:
             self._ways[key] = way
             self._last_linked.pop(key, None)
@@ -195,6 +173,7 @@ class VoterLinks:
         self._last_linked.update(dict.fromkeys(keys, asyncio.get_running_loop().time()))
         for key in keys:
             way = self._ways.pop(key)
+            way.intake.end()
             if way.pumping is not None:
                 way.pumping.cancel()
         if keys:
@@ -203,30 +182,10 @@ class VoterLinks:
     def frame(self, link: Link, kind: FrameKind, stream: Stream, body: bytes) -> bool:
         if kind is not FrameKind.QUORUM:
             return False
-        try:
-            self._take(link, decode_word(body))
-        except HoldfastError as error:
-            self.counts[error.code] += 1
-            link.blame(error)
-        if stream is not Stream.CONTROL:
-            link.taken(stream, len(body))
+        way = self._ways.get(link.peer)
+        if way is not None and way.link is link:
+            way.intake.frame(stream, body)
         return True
-
-    def _take(self, link: Link, word: VoterWord) -> None:
-        if isinstance(word, GroupOffered):
-            self._events.offered(link, word)
-            return
-        keys = self._keys(link.peer)
-        for raw in word.messages:
-            message = decode_message(raw)
-            group = self._events.group(message.group)
-            if group is None:
-                # We may not have heard yet that we belong to it.
-                self.counts["no_group"] += 1
-                continue
-            _check_sender(group, keys, message)
-            contact = GroupMember(message.sender, link.name, link.peer, "learner")
-            group.receive(message, contact)
 
     async def close(self) -> None:
         """The bus ends; its links go down afterwards."""
@@ -234,15 +193,6 @@ class VoterLinks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _check_sender(group: GroupSide, keys: Sequence[bytes], message: Message) -> None:
-    known = group.key_of(message.sender)
-    if known is None:
-        if not group.may_speak(keys):
-            raise NotAllowed("a peer that may not vote speaks for a group of this node")
-    elif known not in keys:
-        raise NotAllowed(f"a peer speaks as member {message.sender}, whose key it has not got")
 
 
 def _taken(waiting: Iterable[bytes]) -> list[bytes]:

@@ -174,6 +174,6 @@ def _own_members(mesh: str) -> BadInput:
     return BadInput(
         f"an etcd decides for {mesh!r}: no node of the mesh votes, and the etcd has members of its "
         "own",
-        hint="use etcdctl member add or remove; a node takes part by: holdfast quorum init "
-        f"{mesh} --engine 'etcd://HOST:PORT?join=yes'",
+        hint="use etcdctl member add or remove; a node takes part by: `holdfast quorum init "
+        f"{mesh} --engine 'etcd://HOST:PORT?join=yes'`",
     )

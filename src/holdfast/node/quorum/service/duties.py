@@ -46,8 +46,9 @@ from holdfast.storage.ports import Reader
 
 log = logging.getLogger("holdfast.quorum")
 
-PeersHeard = Callable[[str], Mapping[str, int]]
-"""By mesh: how many milliseconds ago its members were heard that belong to no group of voters."""
+PeersHeard = Callable[[str], Mapping[str, int | None]]
+"""By mesh: for how many milliseconds peers have been silent, whether they belong to the group of
+voters or not. None: the peer was not heard in this life of the process."""
 
 _SETTINGS: Final = entity_name("mesh_settings", MESH_SETTINGS_ID)
 _MOVED_ON = (Conflict, NotAllowed, NotFound)
@@ -236,9 +237,18 @@ class CoordinatorDuties:
             if peer in lost:
                 if heard.certain and heard.silent_ms < lost_after:
                     await self._say_back(peer)
-            elif heard.silent_ms >= lost_after:
+            elif heard.silent_ms >= lost_after and self._matters(peer):
                 log.warning("%s was silent for %d ms in %s", peer, heard.silent_ms, self._mesh)
                 await self._propose("node.lost", peer, NodeLost(heard.silent_ms))
+
+    def _matters(self, peer: str) -> bool:
+        """A voter always does; another member if it holds a task, which is what being lost is
+        about.
+        """
+        if any(member.peer == peer for member in self._writes.order.status().members):
+            return True
+        held = self._engine.read("quorum.handoff", lambda tx: tx.task_held(self._mesh, peer, 1))
+        return bool(held)
 
     async def _say_back(self, peer: str) -> None:
         await self._propose("node.back", peer, Nothing())
@@ -258,8 +268,12 @@ class CoordinatorDuties:
                 found[member.peer] = Heard(now - self._since_ms, False)
         for peer, ms in self._heard(self._mesh).items():
             known = found.get(peer)
-            if known is None or not known.certain or ms < known.silent_ms:
-                found[peer] = Heard(ms, True)
+            if ms is None:
+                found.setdefault(peer, Heard(now - self._since_ms, False))
+            elif known is None or not known.certain or ms < known.silent_ms:
+                # Without a vote it has to find the new coordinator first: that has just begun.
+                longest = ms if known is not None else min(ms, now - self._since_ms)
+                found[peer] = Heard(longest, True)
         for peer, at in self._back_ms.items():
             known = found.get(peer)
             if known is not None and now - at < known.silent_ms:
@@ -271,7 +285,8 @@ class CoordinatorDuties:
         """When the next node may have been silent for too long."""
         lost, lost_after = self._lost(), self._lost_after_ms()
         left = [
-            lost_after - heard.silent_ms
+            # One that is silent and holds nothing is looked at again: it may have claimed a task.
+            lost_after - heard.silent_ms if heard.silent_ms < lost_after else lost_after
             for peer, heard in self._silences().items()
             if peer not in lost
         ]

@@ -15,12 +15,11 @@ import asyncio
 from typing import NamedTuple
 
 from holdfast.node.core.engine import NodeEngine
-from holdfast.rules.envelope import Envelope, decode_trusted, encode
+from holdfast.rules.envelope import UNCOUNTED, Envelope, decode_trusted, encode
 from holdfast.rules.errors import BadInput, IdReused, UnknownMesh
 from holdfast.rules.ids import id_text, parse_new_id
 from holdfast.rules.quorum.intents import intent_fingerprint
 from holdfast.rules.quorum.view import IntentRecord
-from holdfast.rules.rebuild import UNCOUNTED
 from holdfast.storage.ports import Reader
 
 

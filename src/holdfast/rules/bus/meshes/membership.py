@@ -221,7 +221,7 @@ def check_name(members: MemberList, key: bytes, name: str) -> None:
             f"{members.mesh!r} has a member {name!r} with another key; two homes cannot write "
             "under one name",
             hint="join with a home of another name, or let the owner remove the old one: "
-            f"holdfast mesh remove-member {name}",
+            f"`holdfast mesh remove-member {name}`",
         )
 
 

@@ -45,7 +45,7 @@ def is_removed(state: GroupState, id: int) -> bool:
     yet: it may be cut off by the very member that it leaves out.
     """
     index, committed = state.log.config_at(state.commit)
-    if id >= committed.next_id:
+    if id >= committed.next_id or committed.member(id) is not None:
         return False
     return not any(config.member(id) for at, config in state.log.configs if at >= index)
 

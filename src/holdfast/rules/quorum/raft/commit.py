@@ -27,7 +27,7 @@ def advance(turn: RaftTurn) -> None:
         return
     before = state.commit
     turn.set(commit=index)
-    sending.heartbeat(turn)
+    sending.tell_commit(turn, before)
     _after_config(turn, before)
     reads.next_round(turn)
 

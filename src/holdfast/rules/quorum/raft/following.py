@@ -13,6 +13,7 @@ from holdfast.rules.quorum.raft.disk import health
 from holdfast.rules.quorum.raft.effects import InstalledSnapshot
 from holdfast.rules.quorum.raft.log import RaftLog, after_snapshot
 from holdfast.rules.quorum.raft.messages import (
+    NO_ROUND,
     AppendAnswer,
     AppendEntries,
     Heartbeat,
@@ -67,7 +68,8 @@ def on_heartbeat(turn: RaftTurn, message: Heartbeat) -> None:
         turn.set(commit=message.commit)
     if message.sleep and has_everything(turn.state, message.commit):
         turn.set(asleep=True)
-    turn.send.append(_sign_of_life(turn.state, message.sender, message.round))
+    if message.round != NO_ROUND:
+        turn.send.append(_sign_of_life(turn.state, message.sender, message.round))
 
 
 def on_snapshot(turn: RaftTurn, offer: SnapshotOffer) -> None:

@@ -89,6 +89,9 @@ class RaftLog(msgspec.Struct, frozen=True):
 
     def config_at(self, index: int) -> tuple[int, GroupConfig]:
         """The last config at or below `index`, which is not below the boundary."""
+        last = self.configs[-1]
+        if last[0] <= index:
+            return last  # as nearly always: this is asked for every message
         found = bisect_right(self.configs, index, key=lambda pair: pair[0]) - 1
         return self.configs[max(found, 0)]
 

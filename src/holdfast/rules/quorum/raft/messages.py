@@ -41,6 +41,8 @@ GroupTag = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Term = Annotated[int, Meta(ge=0, le=QUORUM_TERM_MAX)]
 Index = Annotated[int, Meta(ge=0, le=QUORUM_INDEX_MAX)]
 Round = Annotated[int, Meta(ge=0, le=QUORUM_INDEX_MAX)]
+NO_ROUND: Final = 0
+"""Rounds count from 1."""
 PartPlace = Annotated[int, Meta(ge=0, le=QUORUM_SNAPSHOT_BYTES_MAX)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 ProposalId = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -134,6 +136,7 @@ class Heartbeat(RaftMessage, frozen=True, tag=5):
     commit: Index
     commit_term: Term
     round: Round
+    """`NO_ROUND`: it only tells what is committed, and is not answered."""
     sleep: bool = False
     """The leader wants the group to sleep: all have everything."""
 

@@ -90,7 +90,8 @@ def _is_confirmed(state: GroupState, round: int) -> bool:
 
 
 def _take(turn: RaftTurn, read: PendingRead) -> None:
-    if len(turn.state.reads) >= QUORUM_READS_MAX:
+    # Each member has room of its own: one that asks for ever refuses itself, and nobody else.
+    if sum([it.origin == read.origin for it in turn.state.reads]) >= QUORUM_READS_MAX:
         _refuse(turn, read, "too_many")
         return
     turn.set(reads=(*turn.state.reads, read))

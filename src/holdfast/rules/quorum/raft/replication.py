@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from holdfast.rules.quorum.raft import commit, reads, transfer
 from holdfast.rules.quorum.raft.messages import AppendAnswer, HeartbeatAnswer
-from holdfast.rules.quorum.raft.sending import send_entries
+from holdfast.rules.quorum.raft.sending import send_entries, tell_late
 from holdfast.rules.quorum.raft.state import PeerProgress
 from holdfast.rules.quorum.raft.turn import RaftTurn
 
@@ -72,7 +72,7 @@ def _heard(turn: RaftTurn, answer: AppendAnswer | HeartbeatAnswer) -> PeerProgre
 
 def _on_match(turn: RaftTurn, peer: PeerProgress, match: int) -> None:
     state = turn.state
-    raised = match > peer.match
+    before, raised = peer.match, match > peer.match
     if raised:
         peer = turn.set_peer(peer, match=match, match_round=state.round)
     if peer.mode == "probe" or (peer.mode == "snapshot" and match >= state.log.boundary):
@@ -81,6 +81,8 @@ def _on_match(turn: RaftTurn, peer: PeerProgress, match: int) -> None:
         peer = turn.set_peer(peer, next=peer.match + 1)
     if raised:
         commit.advance(turn)
+        if turn.state.commit == state.commit > before:
+            tell_late(turn, peer)
         transfer.nudge(turn)
     known = turn.state.peer(peer.id)
     if known is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.rules.limits import QUORUM_APPEND_ENTRIES_MAX, QUORUM_WINDOW_ENTRIES
 from holdfast.rules.quorum.raft.effects import SendAppend, SendSnapshot
-from holdfast.rules.quorum.raft.messages import Heartbeat
+from holdfast.rules.quorum.raft.messages import NO_ROUND, Heartbeat
 from holdfast.rules.quorum.raft.state import GroupState, PeerProgress
 from holdfast.rules.quorum.raft.turn import RaftTurn
 
@@ -46,13 +46,28 @@ def heartbeat(turn: RaftTurn, *, sleep: bool = False) -> None:
     """Begins a round: tells every member who leads and what is committed."""
     turn.set(round=turn.state.round + 1)
     state = turn.state
-    for peer in state.peers:
-        upto = min(peer.match, state.commit)
-        term = state.log.term_at(upto)
-        commit, term = (upto, term) if term >= 0 else (0, 0)
-        turn.send.append(
-            Heartbeat(state.group, state.me, peer.id, state.term, commit, term, state.round, sleep)
-        )
+    turn.send += [_beat(state, peer, state.round, sleep) for peer in state.peers]
+
+
+def tell_commit(turn: RaftTurn, before: int) -> None:
+    """Tells members what was committed since `before`, as far as their own logs have it; those that
+    have nothing of it hear of it when they do (`replication`). That belongs to no round, so nobody
+    answers: the next beat asks for signs of life.
+    """
+    state = turn.state
+    turn.send += [_beat(state, peer, NO_ROUND) for peer in state.peers if peer.match > before]
+
+
+def tell_late(turn: RaftTurn, peer: PeerProgress) -> None:
+    """Tells one member what was committed before it had it."""
+    turn.send.append(_beat(turn.state, peer, NO_ROUND))
+
+
+def _beat(state: GroupState, peer: PeerProgress, round: int, sleep: bool = False) -> Heartbeat:
+    upto = min(peer.match, state.commit)
+    term = state.log.term_at(upto)
+    commit, term = (upto, term) if term >= 0 else (0, 0)
+    return Heartbeat(state.group, state.me, peer.id, state.term, commit, term, round, sleep)
 
 
 def _may_send(state: GroupState, peer: PeerProgress) -> bool:

@@ -15,8 +15,9 @@ from holdfast.storage.broker.refusals import check_held, check_reader, no_mesh
 
 _PAGE: Final = """
 WITH here AS (
-    SELECT m.number, m.epoch, m.seq AS last, m.first, b.key, b.hex, 'read' = ANY (b.grants) AS reads
-    FROM mesh m LEFT JOIN member b
+    SELECT m.number, m.epoch, m.seq AS last, m.first, b.key, b.hex,
+        'read' = ANY (b.grants) AS reads, coalesce(o.last, 0) AS commits
+    FROM mesh m LEFT JOIN commit_order o ON o.mesh = m.number LEFT JOIN member b
         ON b.mesh = m.number AND b.key = $2 AND b.removed_at IS NULL
     WHERE m.slug = $1
 ), page AS (
@@ -30,7 +31,7 @@ WITH here AS (
     ) found
     WINDOW by_seq AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)
 )
-SELECT here.epoch, here.last, here.first, here.key, here.reads,
+SELECT here.epoch, here.last, here.first, here.key, here.reads, here.commits,
     page.seq, page.kind, page.broker_id, page.raw,
     (SELECT count(*) FROM page) AS found
 FROM here LEFT JOIN page ON page.bytes <= $6 OR page.place = 1
@@ -86,4 +87,5 @@ def _page(rows: list[Any], after: int, limit: int) -> FeedPage:
         to = shown[-1].seq if shown else after
     else:
         to = max(after, min(after + SCAN_ROWS_MAX, last))
-    return FeedPage(epoch=rows[0]["epoch"], after=after, to=to, rows=shown, last=last)
+    epoch, commits = rows[0]["epoch"], rows[0]["commits"]
+    return FeedPage(epoch=epoch, after=after, to=to, rows=shown, last=last, commits=commits)

@@ -16,7 +16,7 @@ from holdfast.storage.broker.postgres.driver import asyncpg
 from holdfast.storage.broker.postgres.errors import typed
 
 SCHEMA: Final = "holdfast"
-LATEST: Final = 5
+LATEST: Final = 6
 """What this code works with. A test compares it with the scripts."""
 LOCK: Final = 0x486F6C64_66617374
 """Of the advisory lock: `Holdfast`."""

@@ -55,6 +55,11 @@ _INCONSISTENT: Final = {
         "SELECT slug FROM mesh m WHERE NOT EXISTS "
         "(SELECT FROM epoch e WHERE e.mesh = m.number AND e.epoch = m.epoch)"
     ),
+    "an order of commits has holes": (
+        "SELECT slug FROM commit_order AS o JOIN mesh ON mesh.number = o.mesh "
+        "WHERE o.last - o.first + 1 <> (SELECT count(*) FROM commit_line AS l "
+        "WHERE l.mesh = o.mesh AND l.number BETWEEN o.first AND o.last)"
+    ),
     "an object says another size than its pieces": (
         "SELECT sha256 FROM object o WHERE size <> (SELECT coalesce(sum(length(piece)), 0) "
         "FROM object_piece p WHERE p.mesh = o.mesh AND p.sha256 = o.sha256)"

@@ -18,6 +18,7 @@ from typing import Final
 
 from holdfast.rules.limits import POSTGRES_CONNECTIONS_MAX, POSTGRES_LOOK_MS
 from holdfast.storage.broker.postgres.accept import PostgresAccept
+from holdfast.storage.broker.postgres.commits import PostgresCommits
 from holdfast.storage.broker.postgres.connections import PostgresConnections
 from holdfast.storage.broker.postgres.consumers import PostgresConsumers
 from holdfast.storage.broker.postgres.destinations import PostgresDestinations
@@ -39,6 +40,7 @@ class PostgresBrokerStore(
     PostgresMeshes,
     PostgresDestinations,
     PostgresAccept,
+    PostgresCommits,
     PostgresConsumers,
     PostgresFeed,
     PostgresQueues,

@@ -17,6 +17,7 @@ from holdfast.rules.limits import (
 )
 from holdfast.storage.broker.accepted import mode_of
 from holdfast.storage.broker.postgres.base import PostgresPart, touched
+from holdfast.storage.broker.postgres.commits import SWEEP_COMMITS
 from holdfast.storage.broker.postgres.consumers import NOTE_LOST, awaited_behind
 from holdfast.storage.broker.postgres.queues import DELIVERED_TOO_OFTEN
 
@@ -154,6 +155,7 @@ class PostgresSweep(PostgresPart):
         released, died = await self._release(now_ms, most)
         invites = await self._count(_INVITES, now_ms, most)
         snapshots = await self._uploads(now_ms, most, uncounted_ms)
+        commits = await self._count(SWEEP_COMMITS, old_ms, most)
         return BrokerSwept(
             dedupe=dedupe,
             messages=messages,
@@ -161,6 +163,7 @@ class PostgresSweep(PostgresPart):
             died=died,
             invites=invites,
             snapshots=snapshots,
+            commits=commits,
         )
 
     async def _count(self, statement: str, *values: int) -> int:

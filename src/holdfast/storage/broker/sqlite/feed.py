@@ -16,8 +16,9 @@ from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 R = TypeVar("R", FeedRow, LogRow)
 
 _ADMITTED: Final = (
-    "SELECT number, epoch, seq, first, grants FROM mesh LEFT JOIN member "
-    "ON member.mesh = number AND key = ? AND removed_at IS NULL WHERE slug = ?"
+    "SELECT number, epoch, seq, mesh.first, grants, coalesce(o.last, 0) FROM mesh "
+    "LEFT JOIN member ON member.mesh = number AND key = ? AND removed_at IS NULL "
+    "LEFT JOIN commit_order AS o ON o.mesh = number WHERE slug = ?"
 )
 _SUBSCRIBED: Final = (
     "kind = 1 AND EXISTS (SELECT 1 FROM subscription AS s WHERE s.mesh = :mesh AND s.key = :key "
@@ -34,28 +35,31 @@ class SqliteFeed(BrokerDatabase):
         self, mesh: str, key: bytes, after: int, limit: int, bytes_max: int, *, own: bool
     ) -> FeedPage:
         with self.reading():
-            number, epoch, seq, first = self._admitted(mesh, key)
+            number, epoch, seq, first, commits = self._admitted(mesh, key)
             check_held(mesh, after, first)
             # A page covers what was looked at, also where the member may see nothing of it.
             reach = min(seq, after + BROKER_SCAN_ROWS)
             values = {"own": own, **_who(number, key)}
             rows, to = self._page(_SEEN, values, (after, reach), limit, bytes_max)
-        return FeedPage(epoch=epoch, after=after, to=max(to, after), rows=rows, last=seq)
+        to = max(to, after)
+        return FeedPage(epoch=epoch, after=after, to=to, rows=rows, last=seq, commits=commits)
 
     async def express(self, mesh: str, key: bytes, after: int, limit: int) -> FeedPage:
         with self.reading():
-            number, epoch, seq, _ = self._admitted(mesh, key)
+            number, epoch, seq, *_ = self._admitted(mesh, key)
             rows, to = self._page(_URGENT, _who(number, key), (after, seq), limit, FEED_BYTES)
         return FeedPage(epoch=epoch, after=after, to=max(to, after), rows=rows, last=seq)
 
-    def _admitted(self, mesh: str, key: bytes) -> tuple[int, int, int, int]:
-        """Number, epoch, last and first seq of the mesh, for one who may read it."""
+    def _admitted(self, mesh: str, key: bytes) -> tuple[int, int, int, int, int]:
+        """Number, epoch, last and first seq of the mesh, and its last commit, for one who may read
+        it.
+        """
         row = self.connection.execute(_ADMITTED, (key, mesh)).get
         if row is None:
             raise no_mesh(mesh)
-        number, epoch, seq, first, grants = row
+        number, epoch, seq, first, grants, commits = row
         check_reader(mesh, member=grants is not None, reads="read" in (grants or "").split())
-        return number, epoch, seq, first
+        return number, epoch, seq, first, commits
 
     def _page(
         self,

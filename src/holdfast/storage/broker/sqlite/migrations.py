@@ -10,7 +10,7 @@ from holdfast.rules.errors import NewerSchema
 from holdfast.storage.sqlite import migrations
 
 PACKAGE: Final = "holdfast.storage.broker.sqlite"
-LATEST: Final = 4
+LATEST: Final = 5
 """What this code writes."""
 
 

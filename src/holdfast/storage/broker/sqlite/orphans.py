@@ -68,6 +68,11 @@ _INCONSISTENT: Final = {
         "SELECT slug FROM mesh WHERE NOT EXISTS "
         "(SELECT 1 FROM epoch WHERE epoch.mesh = mesh.number AND epoch.epoch = mesh.epoch)"
     ),
+    "an order of commits has holes": (
+        "SELECT slug FROM commit_order AS o JOIN mesh ON mesh.number = o.mesh "
+        "WHERE o.last - o.first + 1 <> (SELECT count(*) FROM commit_line AS l "
+        "WHERE l.mesh = o.mesh AND l.number BETWEEN o.first AND o.last)"
+    ),
     "an object says another size than its pieces": (
         "SELECT sha256 FROM object AS o WHERE size <> (SELECT coalesce(sum(length(piece)), 0) "
         "FROM object_piece AS p WHERE p.mesh = o.mesh AND p.sha256 = o.sha256)"

@@ -19,6 +19,7 @@ from holdfast.rules.limits import (
     SWEEP_PIECES,
     SWEEP_ROWS,
 )
+from holdfast.storage.broker.sqlite.commits import SqliteCommits
 from holdfast.storage.broker.sqlite.consumers import awaited_behind, note_lost
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK
 from holdfast.storage.broker.sqlite.object_gc import SqliteObjectGc
@@ -54,6 +55,7 @@ _OF_REMOVED: Final = (
     ("dedupe", "id", SWEEP_ROWS),
     ("object_piece", "sha256, number", SWEEP_PIECES),
     ("snapshot_part", "id, number", SWEEP_PIECES),
+    ("commit_line", "number", SWEEP_ROWS),
 )
 """What is left of a removed mesh beside its messages, and how much of it goes at once."""
 _COUNTS: Final = (
@@ -76,7 +78,7 @@ _COUNTED: Final = (
 )
 
 
-class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
+class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
     _looked_at = (0, 0)
     """How far the sweep has looked through the messages of queues: time and place."""
 
@@ -115,6 +117,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots):
                 invites=self._end_invites(now_ms, most),
                 snapshots=self._give_up_uploads(now_ms, most, uncounted_ms),
                 removed=self._clear_removed(most),
+                commits=self.sweep_commits(old_ms, most),
             )
         return swept
 

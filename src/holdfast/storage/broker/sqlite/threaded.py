@@ -127,6 +127,8 @@ class ThreadedBrokerStore:
     object_piece = _reads(SqliteBrokerStore.object_piece)
     snapshot_get = _reads(SqliteBrokerStore.snapshot_get)
     snapshot_part = _reads(SqliteBrokerStore.snapshot_part)
+    commit_order = _reads(SqliteBrokerStore.commit_order)
+    commit_lines = _reads(SqliteBrokerStore.commit_lines)
     counts = _reads(SqliteBrokerStore.counts)
     mode = _reads(SqliteBrokerStore.mode)
 
@@ -159,6 +161,8 @@ class ThreadedBrokerStore:
     snapshot_begin = _writes(SqliteBrokerStore.snapshot_begin)
     snapshot_add = _writes(SqliteBrokerStore.snapshot_add)
     snapshot_commit = _writes(SqliteBrokerStore.snapshot_commit)
+    commits_add = _writes(SqliteBrokerStore.commits_add)
+    commit_state = _writes(SqliteBrokerStore.commit_state)
     cut_leases = _writes(SqliteBrokerStore.cut_leases)
     sweep = _writes(SqliteBrokerStore.sweep)
     repair_orphans = _writes(SqliteBrokerStore.repair_orphans)

@@ -1,3 +1,4 @@
-"""What quorums have committed, in a node's database: `entities` with their revisions, and in
-`quorum_state` where this node stands, commit records, leases and all else.
+"""What stands once it is decided or appended, in a node's database: `entities` with their
+revisions, in `quorum_state` where this node stands, commit records, leases and all else that
+quorums have committed, and in `audit` the events of audit streams.
 """

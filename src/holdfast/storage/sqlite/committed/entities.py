@@ -23,9 +23,8 @@ _COLUMNS: Final = (
 )
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM entity"
 _MANY: Final = (
-    f"SELECT {', '.join(f'entity.{name}' for name in _COLUMNS)} FROM json_each(?2) AS wanted "
-    "CROSS JOIN entity ON entity.mesh = ?1 AND entity.type = wanted.value ->> 0 "
-    "AND entity.id = wanted.value ->> 1"
+    f"SELECT {', '.join(f'entity.{name}' for name in _COLUMNS)} FROM json_each(?3) AS wanted "
+    "CROSS JOIN entity ON entity.mesh = ?1 AND entity.type = ?2 AND entity.id = wanted.value"
 )
 _PUT: Final = (
     f"INSERT INTO entity (mesh, {', '.join(_COLUMNS)}) "
@@ -39,18 +38,18 @@ FEW: Final = 4
 
 
 def _entity(found: Any) -> EntityRow:
-    type, id, revision, parent, deleted, whole, origin, lamport, *fence, at, fields = found
+    type, id, revision, parent, deleted, whole, origin, lamport, a, b, c, d, at, fields = found
     return EntityRow(
         type=type,
         id=id,
         revision=revision,
         fields=fields.encode(),
         parent=parent,
-        deleted=bool(deleted),
-        whole=bool(whole),
+        deleted=deleted == 1,
+        whole=whole == 1,
         origin=origin,
         lamport=lamport,
-        fence=FenceToken(*fence),
+        fence=FenceToken(a, b, c, d),
         committed_at=at,
     )
 
@@ -72,9 +71,16 @@ class EntityReads:
             # A query for a list costs as much as eight for one: it has to be read by SQLite.
             few = [row for key in keys if (row := self.entity_get(mesh, *key)) is not None]
             return {(row.type, row.id): row for row in few}
-        wanted = msgspec.json.encode(keys).decode()
-        rows = [_entity(found) for found in self._con.execute(_MANY, (mesh, wanted))]
-        return {(row.type, row.id): row for row in rows}
+        by_type: dict[str, list[str]] = {}
+        for type, id in keys:
+            by_type.setdefault(type, []).append(id)
+        many = {}
+        for type, ids in by_type.items():
+            # The ids alone: to take a pair of texts apart costs SQLite more than to find the row.
+            wanted = msgspec.json.encode(ids).decode()
+            for found in self._con.execute(_MANY, (mesh, type, wanted)):
+                many[type, found[1]] = _entity(found)
+        return many
 
     def entity_list(
         self, mesh: str, type: str, after: str, limit: int, *, live_only: bool = True

@@ -29,6 +29,7 @@ from holdfast.rules.recorded import ClockTurn, with_turn
 from holdfast.rules.vectors import Model
 from holdfast.storage.files.durable import drafting
 from holdfast.storage.sqlite import migrations, vector_index
+from holdfast.storage.sqlite.committed.audit import COUNT_ANEW
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.log import note_turns
 from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
@@ -41,7 +42,7 @@ from holdfast.storage.sqlite.recovery.wal_frames import lay_over, look_at_wal
 
 Fields = dict[str, Any]
 
-FOLDED: Final = ("state", "memory", "file", "vector", "task", "task_event")
+FOLDED: Final = ("state", "memory", "file", "vector", "task", "task_event", "audit")
 """Tables that the log can give back."""
 _DECIDED: Final = ("task", "task_event")
 """Those of them that voters decide, where a mesh has voters."""
@@ -49,7 +50,9 @@ _LINEAGE: Final = 9
 """The migration that brings what versions have seen, and the names of buried keys."""
 _VECTORS: Final = 3
 """The migration that brings vectors; their index tables are made later, one per model."""
-_MESHES: Final = ("log", "state", "memory", "file", "vector", "task", "task_event", "peer")
+_AUDIT: Final = 17
+"""The migration that brings audit streams."""
+_MESHES: Final = ("log", *FOLDED, "peer")
 
 
 class Saved(msgspec.Struct):
@@ -147,6 +150,7 @@ class _Repair:
             self._turns()
             self._meshes()
             self._lineage()
+            self._target.execute(COUNT_ANEW)
             self._fact_objects()
             self._blobs()
         with _transaction(self._target):
@@ -281,6 +285,7 @@ class _Repair:
             **dict.fromkeys(delivery_rows.BUS_TABLES, delivery_rows.BUS_SINCE),
             **dict.fromkeys(delivery_rows.QUORUM_TABLES, delivery_rows.QUORUM_SINCE),
             **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
+            "audit": _AUDIT,
         }
         return migrations.version(self._source) < since.get(table, 0)
 

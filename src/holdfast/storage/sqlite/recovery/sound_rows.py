@@ -102,6 +102,10 @@ _OF_TABLE: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
     "job": {"cursor": _text_by(_document.decode)},
     "link": {"cursor": _count},
     "vector_model": {"id": _is_text},
+    "audit": {
+        **{"origin": _peer, "at": _count, "payload": _text_by(_json.decode)},
+        **{"previous": _digest, "hash": _digest},
+    },
     "task_event": {"kind": lambda value: value in _TURNS},
     "zone_key": {"key": _digest},
     "mate": {"key": _digest},

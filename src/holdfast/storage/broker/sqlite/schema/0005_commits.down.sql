@@ -1,0 +1,2 @@
+DROP TABLE commit_line;
+DROP TABLE commit_order;

@@ -1,0 +1,2 @@
+DROP TABLE audit_chain;
+DROP TABLE audit;
