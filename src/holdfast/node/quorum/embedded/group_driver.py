@@ -299,9 +299,7 @@ class GroupDriver:
         self.handle(StepDown())
 
     def end(self, *, closed: bool = False) -> None:
-        """The node stops: callers hear that their outcome is open. `closed`: this node has folded
-        the end of the order, so whatever is open now was not committed before it.
-        """
+        """The node stops: outcomes are open, or `closed` by the end of the order that is folded."""
         self.proposals.end_all(ProposalEnd.CLOSED if closed else None)
         self.reads.end_all()
         self.changes.end_all()
