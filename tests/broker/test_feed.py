@@ -6,13 +6,17 @@ import asyncio
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.feed import FeedSizes
+from holdfast.protocol.commit_page import check_page
 from holdfast.protocol.frames import (
+    CommitsAt,
     Confirmed,
     Entries,
+    Follow,
     MeshMoved,
     Refusal,
     SnapshotNeeded,
@@ -23,6 +27,7 @@ from holdfast.protocol.frames import (
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import DestinationRow, SnapshotRow
 from support.broker_people import Person, ask, broker_up, rows_of
+from support.commit_pages import mission, page_of, voter_with
 
 
 def test_D6_ranges_follow_each_other_and_hold_what_is_meant_for_the_member(tmp_path: Path) -> None:
@@ -61,6 +66,28 @@ def test_D6_ranges_follow_each_other_and_hold_what_is_meant_for_the_member(tmp_p
                 # One that may have lost what it wrote gets that too.
                 await b.follow("team", own=True)
                 assert own in rows_of(await b.entries("team", 7))
+
+    asyncio.run(run())
+
+
+def test_Q3_only_who_asks_for_it_is_told_how_far_the_broker_is_in_an_order(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            ana, bob = Person("ana"), Person("bob")
+            await ana.register(up, "team")
+            await ana.invite(up, "team", bob)
+            order = page_of(voter_with([mission("a"), mission("b")]))
+            first = msgspec.structs.replace(order, rows=order.rows[:1])
+            async with ana.connect(up) as a, bob.connect(up) as b:
+                await up.broker.store.commits_add("team", check_page(first), 0)
+                await a.send(Follow("team", 1, 0, False, True))
+                assert (await a.get(CommitsAt)).number == 1
+                await up.broker.store.commits_add("team", check_page(order), 0)
+                assert (await a.get(CommitsAt)).number == 2
+                # A node of an older version would not know the word: what it gets next is a change.
+                await b.follow("team")
+                await a.push("team", ana.change("team", "k", 1))
+                assert isinstance(await b.next(), Entries)
 
     asyncio.run(run())
 

@@ -34,8 +34,8 @@ from holdfast.rules.quorum.view import EntityRow
 from holdfast.storage.ports import Reader, Store
 
 _ALL = 1 << 40
-STAMPED = tuple(name for name in SILVER if FAMILY_OF[name] != "entity")
-"""The tables that have rows without a quorum."""
+STAMPED = tuple(name for name in SILVER if FAMILY_OF[name] not in ("entity", "audit"))
+"""The tables that histories fill which have neither a quorum nor audit streams."""
 
 Row = tuple[Any, ...]
 Rows = dict[str, list[Row]]

@@ -103,6 +103,7 @@ class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(CommitPage)
+_line_decoder: Final = msgspec.msgpack.Decoder(CommitLine)
 _REFUSED: Final = (None, Outcome.CONFLICT_REQUIRES_MERGE, Outcome.REJECTED_FENCED)
 
 
@@ -117,6 +118,19 @@ def decode_page(body: bytes) -> CheckedPage:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCommitPage(f"a page of commits cannot be read: {error}") from None
     return check_page(page)
+
+
+def encode_line(line: CommitLine) -> bytes:
+    """One commit by itself, as a snapshot of the lake has it."""
+    return _encode(line)
+
+
+def decode_line(raw: bytes) -> CommitLine:
+    """Reads one commit, or raises BadCommitPage. What it says is checked with its page."""
+    try:
+        return _line_decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCommitPage(f"a commit cannot be read: {error}") from None
 
 
 def check_page(page: CommitPage) -> CheckedPage:

@@ -130,6 +130,37 @@ def fusion_json(
     return msgspec.json.encode({**(unknown or {}), **shown})
 
 
+class FusionEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An append-only envelope of the source: an event of the audit stream that its type names."""
+
+    id: bytes
+    stream: str
+    payload: dict[str, Any]
+    """What the source says of it: its own origin and number stand beside the content."""
+
+
+def read_fusion_event(raw: bytes) -> FusionEvent:
+    """Reads and checks an append-only envelope of the source. Raises a typed error."""
+    found = _checked_head(raw)
+    try:
+        read = msgspec.convert(found, FusionEnvelope)
+    except msgspec.ValidationError as error:
+        raise BadEnvelope(f"the envelope cannot be read: {error}") from None
+    check_peer(read.origin_node_id)
+    if "".join(read.entity_type.split("_")).casefold() in _PLAIN:
+        raise BadEnvelope(f"{read.entity_type} is decided by a quorum, and not appended")
+    if read.operation != "put" or read.precondition is not None or read.further:
+        raise BadEnvelope("an event is added, and nothing else")
+    kept = {
+        "originNodeId": read.origin_node_id,
+        "originSeq": read.origin_seq,
+        "entityId": read.entity_id,
+        "createdAt": read.created_at,
+        "payload": read.payload,
+    }
+    return FusionEvent(id=parse_new_id(read.record_id), stream=read.entity_type, payload=kept)
+
+
 def read_fusion(raw: bytes) -> FusionChange:
     """Reads and checks an envelope of the source. Raises a typed error."""
     found = _checked_head(raw)

@@ -172,6 +172,10 @@ QUORUM_MARK_WRITES: Final = 1024
 was voted and in which term."""
 QUORUM_WAL_PAGES: Final = 1000
 """Pages in the WAL of the Raft logs after which the writer makes a checkpoint."""
+QUORUM_QUICK_SYNC_MS: Final = 2
+"""A commit of the Raft logs that takes longer is slow: the next ones leave the loop alone."""
+QUORUM_QUICK_SYNCS: Final = 64
+"""After so many quick commits in a row a lone write is committed in the thread that brings it."""
 QUORUM_BALLAST_BYTES: Final = 4 * MIB
 """Space that is kept occupied for votes and terms, and freed when a commit of the Raft logs meets a
 full disk. Entries are refused from then on (DiskFull), until there is room again."""
@@ -1307,6 +1311,9 @@ LEASE_RENEW_PAUSE_MS: Final = 200
 """How long a holder waits after a renewal that found no quorum before it sends the next."""
 QUORUM_PAGE_ROWS: Final = 500
 """Entities, revisions, leases, writes or conflicts in one answer; more come with the next."""
+QUORUM_CONFLICTS_OPEN_MAX: Final = 1000
+"""Conflicts of a mesh that wait for a decision on a node; when more come, the oldest are settled:
+what is committed stands."""
 QUORUM_CONFLICTS_COUNTED: Final = 1000
 """So far the conflicts that wait are counted for a status."""
 LEASE_GRACE_MS: Final = 10 * SECOND_MS

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.rules.errors import (
     HoldfastError,
@@ -50,6 +50,7 @@ from holdfast.storage.tickets import Ticket, copy, deliver, reject
 log = logging.getLogger("holdfast")
 
 
+T = TypeVar("T")
 Listener = Callable[[], None]
 
 
@@ -158,6 +159,26 @@ class GroupWriter:
                 if turn._is_owned():
                     self._settle()
         return self._write_queued(work)
+
+    def write_at_once(self, work: Work[T]) -> T | None:
+        """As `write`, but only where nobody else writes or waits: otherwise nothing happens, and
+        None comes back.
+        """
+        turn = self._turn
+        if self._queue or turn._is_owned():
+            return None
+        try:
+            try:
+                if turn.acquire(blocking=False):
+                    result: T = self._write_alone(work)
+                    return result
+            finally:
+                if turn._is_owned():
+                    self._settle()
+        finally:
+            if turn._is_owned():
+                self._settle()
+        return None
 
     def _write_queued(self, work: Work[Any]) -> Any:
         done = threading.Lock()

@@ -128,6 +128,11 @@ class QuorumLog(QuorumReader, Protocol):
         the queue had room for: `answer` hears of those only.
         """
 
+    def save_at_once(self, write: GroupWrite) -> SaveAnswer | None:
+        """Saves in the thread of the caller, which gets the answer after the sync, if nobody else
+        writes and the disk was quick of late; otherwise nothing happens, and None comes back.
+        """
+
     def oldest_unsynced_ms(self) -> int | None:
         """How long the oldest write waits that is not answered yet; None if none does."""
 

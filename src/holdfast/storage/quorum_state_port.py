@@ -103,6 +103,9 @@ class CommitReader(Protocol):
     ) -> list[WaitingConflict]:
         """Conflicts with a commit number > after, in commit order."""
 
+    def waiting_conflict_count(self, mesh: str) -> int:
+        """How many wait for a decision."""
+
     def queue_note(self, number: int) -> QueueNote | None: ...
     def queue_counts(self, lane: str) -> dict[str, int]:
         """How many rows of a lane with a note there are in each state of the outbox, without those

@@ -10,19 +10,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import holdfast
 from holdfast.broker.object_gc import collect_all
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.committed_intake import commit_trouble
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_state import give_state
 from holdfast.node.core.write_queue import queue_list
+from holdfast.node.sync.run_once import wait_until_synced
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.commit_page import encode_page
 from holdfast.rules.broker_rows import BrokerOrder
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
     BadCommitPage,
+    BadQuorumSnapshot,
     BodyTooLarge,
     CommitForked,
     HoldfastError,
@@ -148,6 +152,20 @@ def test_Q3_who_was_away_past_truncation_takes_the_state_and_goes_on_by_pages(
         calls.commits_page(MESH, 1)
 
 
+def test_Q3_a_sync_without_a_daemon_waits_for_the_commits_too(alone: Order) -> None:
+    alone.pair.stop_node(1)
+    alone.commit("a", "b")
+    until(lambda: alone.at_broker() == 2)
+    home = alone.pair.homes[1]
+    with holdfast.open(home, sync="normal") as node:
+        engine, paths = node._engine, HomePaths(home)
+        assert wait_until_synced(engine, Trust(engine, paths), paths, MESH).done
+        row = engine.read("test", lambda tx: tx.quorum_get(MESH))
+        assert row is not None
+        assert row.number == 2
+    alone.pair.start_node(1)
+
+
 def test_Q3_a_broker_that_went_back_in_time_gets_again_what_it_lost(alone: Order) -> None:
     broker = alone.pair.broker
     alone.commit("a")
@@ -201,7 +219,14 @@ def test_Q4_a_broker_refuses_another_order_by_its_name(alone: Order) -> None:
                 calls.bring_commits(MESH, page)
         with pytest.raises(UnknownObject):
             calls.name_state(MESH, "ab" * 32, "embedded")
-    assert alone.held().last == 1
+        engine = alone.engine(0)
+        begun = engine.blobs.read(give_state(engine, MESH).sha256)[:30]
+        for content in (b"no", b"no state at all", begun):
+            sha = engine.blobs.put(content).sha256
+            calls.put_object(engine, MESH, sha)
+            with pytest.raises(BadQuorumSnapshot):
+                calls.name_state(MESH, sha, "embedded")
+    assert (alone.held().last, alone.held().state_number) == (1, 0)
 
 
 def test_Q3_a_broker_asks_for_the_state_when_commits_are_old_and_keeps_its_object(

@@ -16,6 +16,7 @@ from holdfast.pipeline.audits.commits import (
     empty_commits,
     judge_commit_fences,
     judge_commit_gaps,
+    judge_left_behind,
     judge_order,
 )
 from holdfast.pipeline.audits.gold import run_audits
@@ -91,6 +92,23 @@ def test_Q4_what_was_committed_but_not_in_its_leaders_order_is_found(fence: dict
     (said,) = wrong(*GOOD, row(4, **fence))
     assert said.startswith("commit 4 of team has the fence")
     assert said.endswith("it was not committed in its leader's order")
+
+
+def test_Q13_commits_that_a_recovery_left_behind_are_a_notice_and_break_no_order() -> None:
+    lost = [row(4, log="ana"), row(5, log="ana")]
+    anew = [
+        row(number, log="bob", id=40 + number, incarnation=2, lease_epoch=2, sequence=number - 3)
+        for number in (4, 5, 6)
+    ]
+    assert wrong(*GOOD, *lost, *anew) == []
+    order = CommitOrder(table(*GOOD, *lost, *anew))
+    (part,) = judge_left_behind(order)
+    assert sorted(one.detail for one in part.rows) == [
+        f"commit {number} of team was left behind by a recovery" for number in (4, 5)
+    ]
+    assert not any(part.rows for part in judge_left_behind(CommitOrder(table(*GOOD, *anew))))
+    # A log that says of itself that it went back is not one of a recovery.
+    assert len(wrong(*GOOD, *lost, *anew, row(7, log="bob"))) == 1
 
 
 def test_Q4_commits_that_a_log_leaves_out_are_found() -> None:

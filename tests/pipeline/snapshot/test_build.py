@@ -13,23 +13,17 @@ from holdfast.node.recovery.restore_snapshot import restore_snapshot
 from holdfast.node.snapshots.manifest import NAME, PARTS, Signer, read_manifest
 from holdfast.node.snapshots.parts import envelopes
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.logs.commits import commit_rows
-from holdfast.pipeline.logs.log import ReadCommit
 from holdfast.pipeline.snapshot import build as snapshot
 from holdfast.pipeline.snapshot import files
 from holdfast.pipeline.snapshot.build import Point, build_snapshot, split_at
 from holdfast.rules.bodies import family_of
 from holdfast.rules.envelope import Envelope, decode
-from holdfast.rules.errors import AlreadyExists, BadInput, BadPath, HasVoters, UnknownMesh
+from holdfast.rules.errors import AlreadyExists, BadInput, BadPath, UnknownMesh
 from holdfast.rules.ids import id_text
-from holdfast.rules.quorum.commit_record import CommitRecord, encode_record
-from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import Entry
-from support.envelopes import make_id
 from support.filled_lake import pour
 from support.histories import Histories, grow
 from support.plain_snapshot import TAIL, table_digests, winners
-from support.quorum_state import fence
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -218,26 +212,3 @@ def test_P6_the_sample_has_something_of_everything(entries: list[Entry]) -> None
         *("state", "memory", "file", "vector", "task", "fact", "message")
     }
     assert len({id_text(entry.id)[:13] for entry in entries}) > 1
-
-
-def test_Q4_a_mesh_with_voters_is_not_rebuilt_from_the_lake_and_the_refusal_says_why(
-    tmp_path: Path,
-) -> None:
-    lake = Lake.open(tmp_path / "lake", create=True)
-    snapshot._refuse_voted(lake, ["team"])
-    record = encode_record(
-        CommitRecord(
-            mesh="team",
-            id=make_id(1),
-            fingerprint=b"f" * 32,
-            number=1,
-            fence=fence(1),
-            committed_at=1,
-            outcome=Outcome.APPLIED,
-        )
-    )
-    rows = commit_rows("ana", 1, [ReadCommit(record, None)], 1)
-    lake.commits.commit(lake.commits.stage_rows(rows).files)
-    snapshot._refuse_voted(lake.fresh(), ["plans"])
-    with pytest.raises(HasVoters, match="'team' has voters"):
-        snapshot._refuse_voted(lake.fresh(), ["plans", "team"])

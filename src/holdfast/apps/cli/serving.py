@@ -6,6 +6,7 @@ on stderr. What it logs goes to stderr, with the time.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -34,9 +35,18 @@ def serve(session: CommandSession, make: Callable[[OnEvent], Service], **limits:
             _report(session, event, document)
         if event == "ready":
             tell_ready(document)
+            _freeze_what_stays()
 
     with _logging(session.as_json):
         return run(lambda: make(report), **limits)
+
+
+def _freeze_what_stays() -> None:
+    """What is there once a service is up stays until its end. A full collection need not look at
+    it again: with a million objects that holds the loop up for 0.4 s, in which a voter is silent.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def detach(

@@ -18,7 +18,7 @@ from holdfast.node.core.fold_tasks import is_adopted, task_of
 from holdfast.rules.bodies import Body
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import Envelope
-from holdfast.rules.limits import INTENT_OPERATIONS_MAX
+from holdfast.rules.limits import INTENT_OPERATIONS_MAX, QUORUM_CONFLICTS_OPEN_MAX
 from holdfast.rules.quorum.decide import Decision
 from holdfast.rules.quorum.entities import parent_type
 from holdfast.rules.quorum.fence import FenceToken
@@ -45,6 +45,9 @@ from holdfast.storage.quorum_state_port import EntityKey
 
 CHILD_TYPES: Final = {parent_type(type): type for type in ENTITY_TYPES if parent_type(type)}
 """By type: the type of the entities that have such a one as their parent."""
+
+
+NOT_DECIDED: Final = "committed: nobody had decided when newer conflicts filled the list"
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -205,6 +208,14 @@ class CommittedState:
                 assert write.record.void, "an entry decides about itself, or gives another one up"
                 self._voids.append((write.record.id, self.number))
 
+    def _settle_oldest(self, tx: Transaction, now_ms: int) -> None:
+        """Most refused writes had a caller who looked again, so the list must not grow for ever. A
+        write that waited in the queue of its node keeps its row there until somebody resolves it.
+        """
+        many = tx.waiting_conflict_count(self._mesh) - QUORUM_CONFLICTS_OPEN_MAX
+        for old in tx.waiting_conflicts(self._mesh, 0, many) if many > 0 else ():
+            tx.waiting_conflict_resolve(self._mesh, old.number, NOT_DECIDED, now_ms)
+
     def _turn(self, put: PutTask, place: int) -> None:
         before = self.task(put.id) or Task()
         self._turns.append(_Turn(put, before, place, self.number))
@@ -232,6 +243,8 @@ class CommittedState:
             tx.voids_add(self._mesh, self._voids)
         for conflict in self._conflicts:
             tx.waiting_conflict_add(conflict)
+        if self._conflicts:
+            self._settle_oldest(tx, now_ms)
         for lease in self._put_leases.values():
             tx.lease_put(self._mesh, lease)
         for node in self._put_nodes.values():

@@ -216,7 +216,8 @@ class CommitPageIntake:
                 standing, incarnation=incarnation, applied=0, engine=page.engine, tag=tag
             )
         elif not standing.tag:
-            standing = msgspec.structs.replace(standing, tag=tag)
+            # A snapshot of the lake knows neither.
+            standing = msgspec.structs.replace(standing, tag=tag, engine=page.engine)
         tx.quorum_put(standing)
 
     # --- trouble -----------------------------------------------------------------------------

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.node.library.aio_entities import AsyncEntities
     from holdfast.node.library.aio_lease import AsyncLease
     from holdfast.node.library.aio_sharing import AsyncSharing
+    from holdfast.node.library.aio_waiting_writes import AsyncWaitingWrites
     from holdfast.node.quorum.api import QuorumApi
 
 
@@ -190,6 +191,13 @@ class AsyncMesh(AsyncWriter[Mesh]):
         from holdfast.node.library.aio_entities import AsyncEntities
 
         return AsyncEntities(self._writer.engine, self.slug, self._quorums)
+
+    @property
+    def writes(self) -> AsyncWaitingWrites:
+        """Strong writes of this node that waited for a majority, and conflicts to be settled."""
+        from holdfast.node.library.aio_waiting_writes import AsyncWaitingWrites
+
+        return AsyncWaitingWrites(self._writer.engine, self.slug, self._quorums)
 
     @checked
     def lease(self, name: str, ttl_ms: int = LEASE_TTL_MS, *, wait_ms: int = 0) -> AsyncLease:

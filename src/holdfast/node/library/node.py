@@ -18,7 +18,8 @@ from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.mesh_status import mesh_status
-from holdfast.node.library.verbs import opened_bus, writes
+from holdfast.node.library.verbs import opened_bus
+from holdfast.node.library.verbs import writes as writes_op
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.node.library.bus import NodeBus
     from holdfast.node.library.entities import Entities
     from holdfast.node.library.lease import Lease
+    from holdfast.node.library.waiting_writes import WaitingWrites
     from holdfast.node.sharing.sharing import Sharing
 
 
@@ -72,6 +74,16 @@ class Mesh:
         bus = opened_bus(self._bus)
         face = AsyncEntities(self._engine, self.slug, bus.quorums())
         return Entities(bus.loop_thread, face)
+
+    @property
+    def writes(self) -> WaitingWrites:
+        """Strong writes of this node that waited for a majority, and conflicts to be settled."""
+        from holdfast.node.library.aio_waiting_writes import AsyncWaitingWrites
+        from holdfast.node.library.waiting_writes import WaitingWrites
+
+        bus = opened_bus(self._bus)
+        face = AsyncWaitingWrites(self._engine, self.slug, bus.quorums())
+        return WaitingWrites(bus.loop_thread, face)
 
     def lease(self, name: str, ttl_ms: int = LEASE_TTL_MS, *, wait_ms: int = 0) -> Lease:
         """A name that one session holds as long as it renews it: enter it with `with`, in
@@ -110,7 +122,7 @@ class Mesh:
         """
         return restamp(self._engine, self.slug, past)
 
-    @writes("message.send")
+    @writes_op("message.send")
     def send(
         self,
         content: bytes | str,

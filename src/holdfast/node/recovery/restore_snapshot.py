@@ -16,6 +16,9 @@ home and makes a new one from a snapshot. If the new home has the old name (`tak
 in a new epoch and its clocks skip ahead, as after any restore, so that what the old home wrote
 stays apart.
 
+**What quorums have decided** comes behind everything else, in the order of commits, as pages bring
+it: the node decides again, and stands at the last commit of the snapshot. From there it follows.
+
 The content of large files is not in a snapshot. Rows name it, links and peers have it.
 """
 
@@ -23,23 +26,34 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.node.core.committed_intake import CommitPageIntake, raise_fork
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Applied, Intake
 from holdfast.node.library.node import open_node
-from holdfast.node.snapshots.manifest import SnapshotManifest, check_signer, read_manifest
+from holdfast.node.snapshots.manifest import (
+    SnapshotManifest,
+    check_signer,
+    commits_of,
+    plain_parts,
+    read_manifest,
+)
 from holdfast.node.snapshots.parts import content_sum, envelopes, log_sum, sum_text, verify_parts
 from holdfast.node.snapshots.places import remember, restored_from
+from holdfast.protocol.commit_page import CommitLine, CommitPage, check_page, decode_line
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadPeerId, StoreBusy, StoreCorrupt
 from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import check_mesh
+from holdfast.rules.quorum.commit_record import decode_record
+from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.storage.files.durable import TEMPORARY_PREFIX, make_folder, rename_folder
 from holdfast.storage.files.home import HomePaths
@@ -186,8 +200,9 @@ class _Restore:
         if not self._engine.read("restore", self._is_done):
             self._place = self._engine.write("restore", self._begin)
             resumed_after = self._place.rows
-            for chunk, after in self._chunks():
-                self._place = self._engine.write("intake", partial(self._take, chunk, after))
+            for chunk, after, voted in self._chunks():
+                take = partial(self._take, chunk, after, voted)
+                self._place = self._engine.write("intake", take)
                 if progress is not None:
                     progress(self._place.rows, self._manifest.rows)
             self._engine.write("restore", self._end)
@@ -244,13 +259,15 @@ class _Restore:
 
     # --- chunk by chunk ----------------------------------------------------------------------
 
-    def _chunks(self) -> Iterator[tuple[list[bytes], tuple[int, int]]]:
-        """The envelopes that are not stored yet, each chunk with the part and row behind it."""
+    def _chunks(self) -> Iterator[tuple[list[bytes], tuple[int, int], bool]]:
+        """What is not stored yet, each chunk with the part and row behind it, and whether it is of
+        commits.
+        """
         begin, skip = self._place.part, self._place.row
         # Larger chunks for a new home: nobody else waits to write into it.
         rows = limits.LINK_BATCH_ROWS if self._new else limits.CHUNK_ROWS
         for number in range(begin, len(self._manifest.parts)):
-            part = self._manifest.parts[number]
+            part, voted = self._manifest.parts[number], number >= plain_parts(self._manifest)
             chunk: list[bytes] = []
             size = row = 0
             for row, raw in enumerate(envelopes(self._folder, part), 1):
@@ -261,11 +278,13 @@ class _Restore:
                 full = len(chunk) >= rows or size >= limits.INTAKE_BATCH_BYTES
                 # The last chunk of a part waits until the hash of the whole part was checked.
                 if full and row < part.rows:
-                    yield chunk, (number, row)
+                    yield chunk, (number, row), voted
                     chunk, size = [], 0
-            yield chunk, (number + 1, 0)
+            yield chunk, (number + 1, 0), voted
 
-    def _take(self, chunk: list[bytes], after: tuple[int, int], tx: Transaction) -> _Progress:
+    def _take(
+        self, chunk: list[bytes], after: tuple[int, int], voted: bool, tx: Transaction
+    ) -> _Progress:
         before = self._place
         job = tx.job_get(JOB)
         if job is None or job.cursor["rows"] != before.rows or job.cursor["part"] != before.part:
@@ -273,18 +292,55 @@ class _Restore:
                 "the same snapshot is being restored by another process",
                 hint="let it finish; a restore that was interrupted goes on where it stopped",
             )
-        applied = Intake(self._engine.ctx, chunk)(tx)
+        counts, refused = before.counts, before.refused
+        raws = chunk
+        if voted:
+            lines = [decode_line(raw) for raw in chunk]
+            raws = [line.raw for line in lines]
+            counts = _counted(counts, self._fold(tx, lines))
+        else:
+            applied = Intake(self._engine.ctx, chunk)(tx)
+            counts = _counted(counts, [one.outcome for one in applied])
+            refused = [*refused, *_refusals(applied)][:_NAMED_MAX]
         place = _Progress(
             digest=before.digest,
             part=after[0],
             row=after[1],
             rows=before.rows + len(chunk),
-            total=sum_text(content_sum(chunk, int(before.total, 16))),
-            counts=_counted(before.counts, applied),
-            refused=[*before.refused, *_refusals(applied)][:_NAMED_MAX],
+            total=sum_text(content_sum(raws, int(before.total, 16))),
+            counts=counts,
+            refused=refused,
         )
         self._note(tx, place)
         return place
+
+    def _fold(self, tx: Transaction, lines: Sequence[CommitLine]) -> list[Outcome | None]:
+        """Folds commits in their order; returns what became of each."""
+        outcomes: list[Outcome | None] = []
+        records = [decode_record(line.record) for line in lines]
+        pairs = zip(records, lines, strict=True)
+        for mesh, group in groupby(pairs, key=lambda pair: pair[0].mesh):
+            known = list(group)
+            page = CommitPage(
+                mesh=mesh,
+                # Which engine it is, and its tag, the first page tells that a member brings.
+                engine="embedded",
+                incarnation=known[-1][0].fence.incarnation,
+                tag=b"",
+                first=known[0][0].number,
+                rows=tuple(line for _, line in known),
+                end=commits_of(self._manifest).get(mesh, 0),
+            )
+            taken = CommitPageIntake(self._engine.ctx, check_page(page), "a snapshot")(tx)
+            raise_fork(mesh, taken)
+            if taken.new != len(known):
+                raise StoreCorrupt(
+                    f"the snapshot has commit {page.first} of {mesh} where {taken.number + 1} "
+                    "should follow",
+                    hint="make the snapshot again, and restore it into a new home",
+                )
+            outcomes += [one.outcome for one in taken.results]
+        return outcomes
 
     def _note(self, tx: Transaction, place: _Progress) -> None:
         cursor: dict[str, Any] = msgspec.to_builtins(place)
@@ -300,6 +356,13 @@ class _Restore:
                 "snapshot says it holds",
                 hint="make the snapshot again, and restore it into a new home",
             )
+        for mesh, number in commits_of(manifest).items():
+            standing = tx.quorum_get(mesh)
+            if standing is None or standing.number != number:
+                raise StoreCorrupt(
+                    f"{mesh} does not stand at commit {number}, as the snapshot says",
+                    hint="make the snapshot again, and restore it into a new home",
+                )
         if self._new and not place.refused:
             stored = log_sum(tx, manifest.meshes)
             if sum_text(stored) != manifest.content:
@@ -340,10 +403,10 @@ class _Restore:
         )
 
 
-def _counted(before: dict[str, int], applied: list[Applied]) -> dict[str, int]:
+def _counted(before: dict[str, int], outcomes: list[Outcome | None]) -> dict[str, int]:
     counts = dict(before)
-    for envelope in applied:
-        name = "refused" if envelope.outcome is None else envelope.outcome.value
+    for outcome in outcomes:
+        name = "refused" if outcome is None else outcome.value
         counts[name] = counts.get(name, 0) + 1
     return counts
 

@@ -44,6 +44,8 @@ from holdfast.storage.files.home import HomePaths, require_home
 from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
 FORMAT: Final = 1
+VOTED: Final = 2
+"""The format of a snapshot that has orders of commits in it; older versions refuse it."""
 NAME: Final = "manifest.json"
 PARTS: Final = "parts"
 _WORDS: Final = b"holdfast snapshot 1\0"
@@ -128,6 +130,27 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self)) + b"\n"
 
 
+class VotedManifest(SnapshotManifest, frozen=True, kw_only=True):
+    """The manifest of a snapshot of meshes some of which have voters."""
+
+    version: int = VOTED
+    plain: int
+    """So many of the parts hold envelopes. Those behind them hold commits: records with their
+    envelopes, mesh by mesh, in the order of their numbers."""
+    commits: dict[str, int]
+    """By mesh with voters: the number of the last commit. The first is always in it."""
+
+
+def plain_parts(manifest: SnapshotManifest) -> int:
+    """How many of the parts hold envelopes."""
+    return manifest.plain if isinstance(manifest, VotedManifest) else len(manifest.parts)
+
+
+def commits_of(manifest: SnapshotManifest) -> dict[str, int]:
+    """By mesh with voters: the number of the last commit."""
+    return manifest.commits if isinstance(manifest, VotedManifest) else {}
+
+
 class Signer:
     """A node's name and the secret that it signs with."""
 
@@ -170,14 +193,15 @@ def read_manifest(folder: Path) -> SnapshotManifest:
         ) from None
     try:
         head = msgspec.json.decode(raw, type=_Head)
-        if head.holdfast != "snapshot" or head.version != FORMAT:
+        if head.holdfast != "snapshot" or head.version not in (FORMAT, VOTED):
             raise UnsupportedProtocol(
                 f"{folder} is a {head.holdfast} of format {head.version}; "
-                f"a snapshot of format {FORMAT} was expected",
+                f"a snapshot of format {FORMAT} or {VOTED} was expected",
                 hint="a backup is restored without --snapshot; a newer snapshot needs a newer "
                 "Holdfast",
             )
-        manifest = msgspec.json.decode(raw, type=SnapshotManifest)
+        kind = VotedManifest if head.version == VOTED else SnapshotManifest
+        manifest = msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreCorrupt(
             f"the manifest of {folder} cannot be read: {error}", hint=OTHER
@@ -230,6 +254,8 @@ def _check_whole(folder: Path, manifest: SnapshotManifest) -> None:
         for path in names
     )
     rows = sum(part.rows for part in manifest.parts)
+    plain = plain_parts(manifest)
+    inside &= 0 <= plain <= len(names) and set(commits_of(manifest)) <= set(manifest.meshes)
     if not inside or len(set(names)) != len(names) or rows != manifest.rows:
         raise StoreCorrupt(f"the manifest of {folder} contradicts itself", hint=OTHER)
 

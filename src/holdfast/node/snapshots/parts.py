@@ -1,7 +1,8 @@
 """The parts of a snapshot: envelopes as they were written, packed.
 
 A part is gzip of frames: four bytes with the length, big-endian, then the canonical bytes of an
-envelope. Envelopes are not decoded on the way, so every stamp, fingerprint and signature stays.
+envelope, or a commit: the record with its envelope (`protocol/commit_page.py`). Envelopes are not
+decoded on the way, so every stamp, fingerprint and signature stays.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.rules.errors import StoreCorrupt
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import (
     BLOB_CHUNK_BYTES,
+    COMMIT_RECORD_BYTES_MAX,
     ENVELOPE_BYTES_MAX,
     RANGE_BATCH_BYTES,
     RANGE_BATCH_ROWS,
@@ -31,6 +33,8 @@ from holdfast.storage.ports import Reader
 from holdfast.storage.sqlite.snapshot_copy import Progress
 
 LENGTH_BYTES: Final = 4
+_FRAME_BYTES_MAX: Final = ENVELOPE_BYTES_MAX + COMMIT_RECORD_BYTES_MAX + 16
+"""An envelope, or one with the record of its commit."""
 _SUM_BYTES: Final = 32
 _MODULUS: Final = 1 << 8 * _SUM_BYTES
 _EFFORT: Final = 3
@@ -147,7 +151,7 @@ def _next(frames: gzip.GzipFile, part: SnapshotPart) -> bytes | None:
     if not head:
         return None
     length = int.from_bytes(head, "big")
-    if len(head) < LENGTH_BYTES or not 0 < length <= ENVELOPE_BYTES_MAX:
+    if len(head) < LENGTH_BYTES or not 0 < length <= _FRAME_BYTES_MAX:
         raise StoreCorrupt(f"{part.path} holds something that is no envelope", hint=OTHER)
     raw = frames.read(length)
     if len(raw) < length:

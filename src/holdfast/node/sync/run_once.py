@@ -17,13 +17,15 @@ import msgspec
 
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_source import standing_of
 from holdfast.node.settings import OutboxSettings
 from holdfast.node.sharing.join import is_joining
 from holdfast.node.sharing.publish import waiting_in
+from holdfast.node.sync.commits import commits_here
 from holdfast.node.sync.manager import SyncManager
 from holdfast.node.sync.terms import require_age, stops
 from holdfast.node.trust.trust import Trust
-from holdfast.rules.errors import NotShared
+from holdfast.rules.errors import NotAllowed, NotFound, NotShared
 from holdfast.rules.limits import SECOND_MS, SYNC_WAIT_MS
 from holdfast.rules.rows import MeshRow
 from holdfast.service.instance_lock import daemon_note
@@ -46,7 +48,8 @@ class SyncOutcome(msgspec.Struct, frozen=True):
     waiting: int
     """Changes that the broker does not have."""
     lag: int
-    """How many seqs the broker had at the beginning that this node has not read."""
+    """How many seqs, or commits of a quorum, the broker had at the beginning that this node has not
+    read."""
     by_daemon: bool
     trouble: str = ""
     """What is in the way, if that is known."""
@@ -99,8 +102,9 @@ class _Progress:
         self._engine, self._calls, self._mesh, self._by_daemon = engine, calls, mesh, by_daemon
         self.patience_s, self._on_waiting = patience_ms / SECOND_MS, on_waiting
         self._goal = calls.standing(mesh)
+        self._commits = _commits_at(calls, mesh)
         self._asked_at = 0.0
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: tuple[int, int, int, int] | None = None
         self.pause_s = _LOOK_S
         self._since = monotonic()
 
@@ -110,11 +114,12 @@ class _Progress:
         row = self._engine.require_mesh(self._mesh)
         waiting = waiting_in(self._engine, self._mesh)
         self._on_waiting(waiting)
-        lag = self._lag(row, waiting)
+        lag = self._lag(row, waiting) or self._commits_lag()
         now = monotonic()
         # A look at a large outbox takes long, and the sync must not wait for it.
         self.pause_s = max(_LOOK_S, _SHARE * (now - begun))
-        if (seen := (waiting, row.broker_epoch, row.broker_seq)) != self._seen:
+        commits = commits_here(self._engine, self._mesh)
+        if (seen := (waiting, row.broker_epoch, row.broker_seq, commits)) != self._seen:
             self._seen, self._since = seen, now
         found = SyncOutcome(waiting, lag, self._by_daemon)
         if found.done or now - self._since > self.patience_s:
@@ -135,6 +140,19 @@ class _Progress:
             following = self._calls.next_for_us(self._mesh, row.broker_seq)
             return 0 if following is None or following > goal.seq else lag
         return lag
+
+    def _commits_lag(self) -> int:
+        """How many commits the broker had at the start that are not here; none on a voter."""
+        have = standing_of(self._engine, self._mesh)
+        return 0 if have is None else max(0, self._commits - have)
+
+
+def _commits_at(calls: BrokerClient, mesh: str) -> int:
+    """How far the broker is in what the mesh's quorum has committed; 0 if it knows of no such."""
+    try:
+        return calls.commits(mesh).last
+    except (NotAllowed, NotFound):
+        return 0
 
 
 async def _look_on(engine: NodeEngine, url: str, progress: _Progress) -> SyncOutcome:

@@ -5,6 +5,10 @@ grows. So three things cannot be, whoever tells them: one number with two entrie
 one fence (or two coordinators in one lease epoch), and a higher number with an older fence, which
 is an entry that was committed but not in its leader's order. And a log that has a commit has all
 commits before it.
+
+A recovery after a lost majority may leave commits behind: its group begins at a number that the one
+before it had given. Its operator was told, so that is a notice, and the order is judged without
+them.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import pyarrow as pa
 from holdfast.pipeline.audits.arrays import Flags, Numbers, coded, ints, millis, rows_at, starts
 from holdfast.pipeline.audits.fences import FENCES
 from holdfast.pipeline.audits.origins import GAPS
-from holdfast.pipeline.audits.shape import FINDING, Found, FoundRow, found
+from holdfast.pipeline.audits.shape import FINDING, NOTICE, Found, FoundRow, found
 from holdfast.pipeline.lake.schema import COMMITS, arrow_schema
 
 COLUMNS: Final = (
@@ -45,11 +49,50 @@ class CommitOrder:
         order = np.lexsort((logs, peers, *reversed(fence), ids, numbers, meshes))
         keys = [part[order] for part in (meshes, numbers, ids, *fence, peers)]
         once = order[starts(*keys)] if len(order) else order
+        gone = _left_behind(rows, meshes, numbers, fence[0])[once]
+        self.lost = rows.take(pa.array(once[gone]))
+        """Those that a recovery has left behind."""
+        once = once[~gone]
         self.rows = rows.take(pa.array(once))
         self.mesh, self.number, self.id = meshes[once], numbers[once], ids[once]
         self.fence = [part[once] for part in fence]
         self.peer = peers[once]
         self.made = millis(self.rows["committed_at"])
+
+
+def _left_behind(rows: pa.Table, meshes: Numbers, numbers: Numbers, groups: Numbers) -> Flags:
+    """Which rows are of commits from whose number on a later group (incarnation) has counted anew.
+    A log that has both is another matter: no node folds the later one first.
+    """
+    gone = np.zeros(len(meshes), np.bool_)
+    pairs = np.unique(np.stack([meshes, groups], axis=1), axis=0)
+    known, counts = np.unique(pairs[:, 0], return_counts=True)
+    several = np.isin(pairs[:, 0], known[counts > 1])
+    for mesh, group in pairs[several].tolist():
+        ours = meshes == mesh
+        first = numbers[ours & (groups == group)].min()
+        gone |= ours & (groups < group) & (numbers >= first)
+    if gone.any():
+        (logs,), _ = coded(rows["log"])
+        order = np.lexsort((numbers, meshes, ints(rows["epoch"]), logs))
+        parts = np.cumsum(starts(logs[order], ints(rows["epoch"])[order], meshes[order]))
+        # Groups grow within a log; the parts keep logs and meshes apart.
+        sizes = parts * (1 + int(groups.max())) + groups[order]
+        gone[order[sizes < np.maximum.accumulate(sizes)]] = False
+    return gone
+
+
+def judge_left_behind(order: CommitOrder) -> list[Found]:
+    """Commits that a recovery has lost."""
+    rows = order.lost
+
+    def rows_of(places: Sequence[int]) -> Iterable[FoundRow]:
+        for row in rows_at(rows, np.array(places, np.int64)):
+            said = f"commit {row['number']} of {row['mesh']} was left behind by a recovery"
+            yield _row(row, 1, said)
+
+    made = millis(rows["committed_at"])
+    return found(FENCES.name, NOTICE, np.ones(rows.num_rows, np.int64), made, rows_of)
 
 
 def judge_order(order: CommitOrder) -> list[Found]:

@@ -21,6 +21,7 @@ from holdfast.pipeline.audits.commits import (
     CommitOrder,
     judge_commit_fences,
     judge_commit_gaps,
+    judge_left_behind,
     judge_order,
 )
 from holdfast.pipeline.audits.conflicts import CONFLICTS, HOT_SPOTS, Overrides, versions_of
@@ -168,7 +169,7 @@ class BronzeJob(msgspec.Struct, frozen=True, kw_only=True):
         found = judge_commit_gaps(rows) if GAPS.name in self.wanted else []
         if FENCES.name in self.wanted:
             order = CommitOrder(rows)
-            found += judge_order(order) + judge_commit_fences(order)
+            found += judge_order(order) + judge_commit_fences(order) + judge_left_behind(order)
         return found
 
     def _by_runs(self, tables: Mapping[str, pa.Table]) -> tuple[list[Found], Explode]:

@@ -176,7 +176,7 @@ def fold_lake(
         if one and (one.changes or one.is_touched or anew):
             _commit(table, plans[name], one)
             done.append(TableFold(name=name, changes=one.changes, how=plans[name].how))
-        elif table.newer(table.position):
+        elif table.newer(table.position) or not table.base.exists:
             _note(table)
         if table.things is not None:
             _make_things(workers, lake, name)

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import pyarrow.compute as pc
 
+from holdfast.pipeline.fold.columns import ops_of
 from holdfast.pipeline.lake.delta import Table
 from holdfast.pipeline.lake.held import last_batch
 from holdfast.pipeline.lake.lake import BRONZE, Lake
@@ -39,7 +40,8 @@ BASE: Final = "base"
 class Sources(NamedTuple):
     """What a table is made of."""
 
-    bronze: Table
+    bronze: Table | None
+    """None for a table about which only quorums decide."""
     commits: Table | None = None
     """None for a table in which quorums decide nothing."""
     lost: int = 0
@@ -47,7 +49,7 @@ class Sources(NamedTuple):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        return (self.bronze,) if self.commits is None else (self.bronze, self.commits)
+        return tuple(table for table in (self.bronze, self.commits) if table is not None)
 
     @property
     def rows(self) -> int:
@@ -56,7 +58,8 @@ class Sources(NamedTuple):
     @property
     def newest(self) -> int:
         """The last batch that there may be; batches that come later have greater numbers."""
-        return max(self.bronze.version, *(last_batch(table) for table in self.tables))
+        first = 0 if self.bronze is None else self.bronze.version
+        return max(first, *(last_batch(table) for table in self.tables))
 
     def rows_upto(self, batch: int) -> int:
         return sum(rows_upto(table, batch) for table in self.tables)
@@ -66,7 +69,8 @@ def sources_of(lake: Lake, name: str) -> Sources:
     """What a table of silver is made of."""
     if name not in COMMITTED:
         return Sources(lake.bronze)
-    return Sources(lake.bronze, lake.commits, lake.known_commits.lost_count)
+    bronze = lake.bronze if ops_of(name) else None
+    return Sources(bronze, lake.commits, lake.known_commits.lost_count)
 
 
 def notes(sources: Sources, base: Table | None = None) -> dict[str, int]:

@@ -42,7 +42,7 @@ def ingest_commits(lake: Lake, plan: IngestPlan) -> list[UnreadableLog]:
         for key, log in logs.items():
             try:
                 for rows in _read(log, key, known):
-                    batch = batch or lake.next_batch
+                    batch = batch or max(1, lake.next_batch)
                     numbers = pa.array([batch] * rows.num_rows, pa.int64())
                     at = rows.column_names.index("batch")
                     files += table.writer().write([rows.set_column(at, "batch", numbers)])

@@ -5,8 +5,9 @@
 A snapshot holds the envelopes that make the state of a mesh: of memory, state and files the one
 that wins, of tasks every turn, of vectors all or the newest, and facts unless they are left out. It
 holds their own bytes, so a node that starts from it (`holdfast restore --snapshot`) takes them in
-as if they had come from a peer. Messages are never in it: they are no state, and their receivers
-get them from a broker.
+as if they had come from a peer. Of a mesh with voters it holds the whole order of commits besides
+(`orders.py`), and of strong envelopes nothing else. Messages are never in it: they are no state,
+and their receivers get them from a broker.
 
 Which envelopes win is found on narrow columns; their bytes then go from the lake's files straight
 into the snapshot's, written by the executors. The driver gets one row for each part.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -28,8 +29,9 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.node.snapshots.manifest import MeshPoint, Signer, SnapshotManifest
+from holdfast.node.snapshots.manifest import MeshPoint, Signer, SnapshotManifest, VotedManifest
 from holdfast.node.snapshots.parts import sum_text
+from holdfast.pipeline.fold.columns import STRONG
 from holdfast.pipeline.fold.winners import winners
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.snapshot.coverage import log_coverage
@@ -40,9 +42,10 @@ from holdfast.pipeline.snapshot.files import (
     SnapshotTarget,
     write_parts,
 )
+from holdfast.pipeline.snapshot.orders import order_ends, write_orders
 from holdfast.pipeline.spark.failures import spark_errors
 from holdfast.rules.bodies import family_of
-from holdfast.rules.errors import BadInput, HasVoters, UnknownMesh
+from holdfast.rules.errors import BadInput, UnknownMesh
 from holdfast.rules.limits import SNAPSHOT_PART_BYTES
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.order import ORDER_COLUMNS
@@ -136,16 +139,23 @@ def _build(
     if not clocks:
         what = "yet" if point.mesh is None else f"of a mesh {point.mesh!r}"
         raise UnknownMesh(f"the lake holds nothing {what}", hint="fill it: holdfast pipeline run")
-    _refuse_voted(lake, clocks)
+    ends = order_ends(spark, lake, clocks, point.at_ms)
+    if ends and point.lamport is not None:
+        raise BadInput(
+            f"commit order decides in {min(ends)}, and a lamport is no place in it",
+            hint="give a time, or take it as it is now",
+        )
     place.prepare()
     entries, later = split_at(spark, lake, bronze, point)
     logs = log_coverage(spark, lake, bronze, later)
     kept, dropped = _kept(entries, point)
-    written = _write(kept, place)
+    plain = _write(kept, place)
+    written = plain + (write_orders(spark, lake, place, ends) if ends else [])
     counts: Counter[str] = Counter()
     for one in written:
         counts.update(one.counts)
-    manifest = SnapshotManifest(
+    make = partial(VotedManifest, plain=len(plain), commits=ends) if ends else SnapshotManifest
+    manifest = make(
         lake=lake.id,
         created_at=time.time_ns() // 1_000_000,
         meshes={
@@ -166,22 +176,6 @@ def _build(
     place.publish(manifest.encode(), uuid4().hex)
     strays = place.remove_strays({part.path for part in manifest.parts})
     return _reported(place.root, manifest, strays)
-
-
-def _refuse_voted(lake: Lake, meshes: Collection[str]) -> None:
-    """What quorums decided has an order that envelopes alone do not tell, so a node cannot be made
-    of them.
-    """
-    if not lake.commits.exists:
-        return
-    rows, _ = lake.commits.load(lake.commits.files(), ["mesh"])
-    voted = sorted(set(rows["mesh"].unique().to_pylist()) & set(meshes))
-    if voted:
-        raise HasVoters(
-            f"the mesh {voted[0]!r} has voters: what they decided cannot be rebuilt from the lake",
-            hint="join the mesh again, then its members bring what was committed; or restore a "
-            "backup; or name a mesh without voters",
-        )
 
 
 def _reported(target: str, manifest: SnapshotManifest, strays: int) -> SnapshotBuilt:
@@ -213,14 +207,18 @@ def _known(bronze: DataFrame) -> tuple[dict[str, int], dict[str, int]]:
     """
     rows = (
         bronze.groupBy("mesh", "origin")
-        .agg(F.max("lamport").alias("clock"), F.max("origin_epoch").alias("origin_epoch"))
+        # A strong envelope counts in no epoch of its origin.
+        .agg(
+            F.max("lamport").alias("clock"),
+            F.max(F.when(F.col("write_class") != STRONG, F.col("origin_epoch"))).alias("counted"),
+        )
         .collect()
     )
     clocks: dict[str, int] = {}
     origins: dict[str, int] = {}
     for row in rows:
         clocks[row.mesh] = max(clocks.get(row.mesh, 0), row.clock)
-        origins[row.origin] = max(origins.get(row.origin, 0), row.origin_epoch)
+        origins[row.origin] = max(origins.get(row.origin, 0), row.counted or 0)
     return clocks, dict(sorted(origins.items()))
 
 
@@ -248,6 +246,7 @@ def _kept(entries: DataFrame, point: Point) -> tuple[DataFrame, Mapping[str, int
     """The entries that make the state, and by mesh the highest stamp of the deletions that are left
     out.
     """
+    entries = entries.where(F.col("write_class") != STRONG)
     families = [*_ONE_WINS, *(["vector"] if point.vectors == "newest" else [])]
     contested = F.col("family").isin(families)
     won = _won(entries.where(contested))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.node.snapshots.manifest import NAME, PARTS, SnapshotPart
 from holdfast.node.snapshots.parts import PartWriter, entry_digest, sum_text
 from holdfast.pipeline.lake.folder import FILE, Folder
+from holdfast.protocol.commit_page import CommitLine, encode_line
 from holdfast.rules.errors import AlreadyExists, BadPath
 from holdfast.rules.ids import parse_id
 from holdfast.storage.files.copying import new_file
@@ -34,7 +35,9 @@ from holdfast.storage.files.durable import (
 WRITTEN: Final = "written binary"
 """What a task gives for each part: a `SnapshotPartWritten` as msgpack."""
 TAKEN: Final = ("lamport", "origin", "id", "mesh", "family", "raw")
-"""The columns that a task gets, sorted by the first three."""
+"""The columns that a task gets, sorted by the first three. Of a commit the stamp is its number, and
+its record comes last.
+"""
 
 
 class SnapshotPartWritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +157,8 @@ def _fill(
     counts: Counter[str] = Counter()
     row: tuple[Any, ...] | None = first
     while row is not None:
-        _, _, id, mesh, family, raw = row
-        writer.add(raw)
+        _, _, id, mesh, family, raw, *record = row
+        writer.add(encode_line(CommitLine(record[0], raw)) if record else raw)
         total += entry_digest(mesh, parse_id(id), raw)
         counts[family] += 1
         row = next(rows, None) if writer.raw_bytes < part_bytes else None

@@ -217,6 +217,9 @@ class MemoryQuorumLog:
             answer(answers)
         return len(answers)
 
+    def save_at_once(self, write: GroupWrite) -> SaveAnswer | None:
+        return None  # There is no thread that it would spare.
+
     def oldest_unsynced_ms(self) -> int | None:
         return None
 

@@ -82,6 +82,9 @@ class MemoryQuorumState(MemoryEntities):
         rows = [row for (of, _), row in self._table("quorum_node").items() if of == mesh]
         return sorted(rows, key=lambda row: row.peer.encode())
 
+    def waiting_conflict_count(self, mesh: str) -> int:
+        return sum(row.resolved_at is None for row in self._rows("waiting_conflict", mesh))
+
     def waiting_conflicts(
         self, mesh: str, after: int, limit: int, *, open_only: bool = True
     ) -> list[WaitingConflict]:

@@ -50,6 +50,19 @@ def test_U4_up_tells_people_where_it_listens_and_who_it_is(cli: Cli) -> None:
         assert running.stdout.read() == b"", "a daemon has no answer, so nothing is data"
 
 
+def test_U4_a_daemon_that_is_up_freezes_what_stays(cli: Cli) -> None:
+    """A full collection of all of it would hold the loop up, and a voter is silent meanwhile."""
+    asked = (
+        "import atexit, gc, runpy, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count(), file=sys.stderr))\n"
+        f"sys.argv = ['holdfast', 'up', '--home', {str(cli.home)!r}, '--ttl', '1ms']\n"
+        "runpy.run_module('holdfast', run_name='__main__')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", asked], capture_output=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0
+    assert int(ended.stderr.split()[-1]) > 10_000, "most of what a daemon has loaded"
+
+
 def test_U4_a_running_daemon_takes_up_its_settings_by_command_and_by_signal(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,29 @@ def test_Q2_envelopes_of_the_source_are_decided_once_and_answered_one_by_one(up:
     assert sync(up, version="3.1")[1]["error"]["code"] == "unsupported_protocol"
 
 
+def test_Q14_append_only_envelopes_of_the_source_become_events_of_their_stream(
+    up: QuorumUp,
+) -> None:
+    event = envelope(7, entityType="activityLog", writeClass="append-only", payload={"did": "x"})
+    strong = envelope(8, writeClass="append-only")
+    other = {**event, "payload": {"did": "y"}}
+    status, said = sync(up, event, event, strong, other, projectId=MESH)
+    assert status == 200
+    outcomes = [(one["state"], one["outcome"], one["code"]) for one in said["results"]]
+    assert outcomes == [
+        ("committed", "applied", ""),
+        ("committed", "noop_already_applied", ""),
+        ("rejected", None, "bad_envelope"),
+        ("rejected", None, "id_reused"),
+    ]
+    (kept,) = get(up, f"/v1/meshes/{MESH}/audit/activityLog")[1]["events"]
+    assert (kept["id"], kept["origin"], kept["seq"]) == (event["recordId"], "ana", 1)
+    assert kept["payload"] == {
+        **{"originNodeId": "bo", "originSeq": 7, "entityId": "m7", "payload": {"did": "x"}},
+        "createdAt": "2026-05-17T08:30:00.000Z",
+    }
+
+
 def test_Q4_an_envelope_of_another_lease_epoch_is_fenced_and_one_of_a_queue_is_not(
     up: QuorumUp,
 ) -> None:

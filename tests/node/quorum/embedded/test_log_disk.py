@@ -37,7 +37,7 @@ class HeldLog(MemoryQuorumLog):
         assert self._answer is not None
         answers = []
         for write in self.submitted[-1]:
-            if self.error is not None:
+            if self.error is not None and not write.is_promise:
                 answers.append(SaveAnswer(write=write, error=self.error))
             else:
                 answers.append(SaveAnswer(write=write, saved=self.save(write)))
@@ -109,6 +109,26 @@ def test_Q3_a_write_that_met_a_full_disk_is_done_as_it_was_when_there_is_room(
     assert told.health == ["full", "fine"]
 
 
+def test_Q3_a_vote_is_not_saved_before_entries_that_came_first_and_met_a_full_disk(
+    log: HeldLog, disk: LogDisk, told: Told
+) -> None:
+    """The log would take it, and then nothing that came before: the voter would be out for good."""
+    disk.write(write(1), 0, told.of(1))
+    disk.write(write(2), 0, told.of(2))
+    disk.write(RaftWrite(3, 2, 2, 2), 0, told.of(3))
+    log.answer()
+    assert [one.number for one in log.submitted[-1]] == [2]
+    log.error = DiskFull("no room")
+    log.answer()
+    assert (told.done, told.health) == ([(1, None)], ["full"])
+    log.error = None
+    disk.retry()
+    log.answer()
+    log.answer()
+    assert told.done == [(1, None), (2, None), (3, None)]
+    assert told.health == ["full", "fine"]
+
+
 def test_Q3_a_disk_that_failed_is_never_asked_again(
     log: HeldLog, disk: LogDisk, told: Told
 ) -> None:
@@ -120,6 +140,121 @@ def test_Q3_a_disk_that_failed_is_never_asked_again(
     disk.retry()
     assert [number for number, error in told.done if error is log.error] == [1, 2, 3]
     assert len(log.submitted) == 1
+
+
+class QuickLog(HeldLog):
+    """A quorum log that saves at once, as long as the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_quick = True
+        self.at_once: list[int] = []
+
+    def save_at_once(self, write: GroupWrite) -> SaveAnswer | None:
+        if not self.is_quick:
+            return None
+        self.at_once.append(write.number)
+        if self.error is not None:
+            return SaveAnswer(write=write, error=self.error)
+        return SaveAnswer(write=write, saved=self.save(write))
+
+
+class Turns:
+    """Turns of a loop, by hand."""
+
+    def __init__(self) -> None:
+        self._next: list[Callable[[], None]] = []
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._next.append(call)
+
+    def turn(self) -> None:
+        calls, self._next = self._next, []
+        for call in calls:
+            call()
+
+
+@pytest.fixture
+def quick() -> QuickLog:
+    log = QuickLog()
+    log.init(SCOPE, tag=b"t" * 16, voter=1, config=encode_config(CONFIG))
+    return log
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def here(quick: QuickLog, told: Told, turns: Turns) -> LogDisk:
+    """One that may save in the driver's thread."""
+    return LogDisk(
+        quick,
+        SCOPE,
+        1,
+        post=lambda call: call(),
+        on_health=told.health.append,
+        soon=turns.soon,
+    )
+
+
+def test_Q3_a_lone_write_is_saved_here_when_what_was_sent_with_it_has_left(
+    quick: QuickLog, here: LogDisk, told: Told, turns: Turns
+) -> None:
+    here.write(write(1), 0, told.of(1))
+    turns.turn()
+    assert (quick.at_once, told.done) == ([], []), "in this turn the links send"
+    turns.turn()
+    assert (quick.at_once, told.done) == ([1], [(1, None)])
+    assert not quick.submitted
+
+
+def test_Q3_writes_that_came_together_or_meet_a_slow_disk_leave_the_loop_alone(
+    quick: QuickLog, here: LogDisk, told: Told, turns: Turns
+) -> None:
+    here.write(write(1), 0, told.of(1))
+    here.write(write(2), 0, told.of(2))
+    turns.turn()
+    turns.turn()
+    assert [one.number for one in quick.submitted[-1]] == [1, 2]
+    quick.answer()
+    quick.is_quick = False
+    here.write(write(3), 0, told.of(3))
+    turns.turn()
+    turns.turn()
+    assert [one.number for one in quick.submitted[-1]] == [3]
+    quick.answer()
+    assert (quick.at_once, told.done) == ([], [(1, None), (2, None), (3, None)])
+
+
+def test_Q3_a_full_disk_that_was_met_here_is_tried_again_as_any_other(
+    quick: QuickLog, here: LogDisk, told: Told, turns: Turns
+) -> None:
+    quick.error = DiskFull("no room")
+    here.write(write(1), 0, told.of(1))
+    turns.turn()
+    turns.turn()
+    here.write(write(2), 0, told.of(2))
+    assert (told.done, told.health) == ([], ["full"])
+    quick.error = None
+    here.retry()
+    quick.answer()
+    assert (told.done, told.health) == ([(1, None), (2, None)], ["full", "fine"])
+
+
+def test_Q3_a_disk_that_failed_here_is_never_asked_again(
+    quick: QuickLog, here: LogDisk, told: Told, turns: Turns
+) -> None:
+    quick.error = OutcomeUnknown("the disk failed under it")
+    here.write(write(1), 0, told.of(1))
+    turns.turn()
+    turns.turn()
+    here.write(write(2), 0, told.of(2))
+    turns.turn()
+    turns.turn()
+    assert [number for number, error in told.done if error is quick.error] == [1, 2]
+    assert (quick.at_once, quick.submitted) == ([1], [])
 
 
 def test_Q8_a_restart_finds_terms_votes_entries_and_voters(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast.node.core import commit_view
 from holdfast.node.core.write_queue import queue_get, queue_list
 from holdfast.node.quorum.service.lane import ADD, LoopWrite
 from holdfast.rules.envelope import decode_trusted
@@ -40,6 +41,26 @@ SOON_MS = 50
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def test_Q7_the_newest_conflicts_wait_and_older_ones_are_settled_when_the_list_is_full(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_view, "QUORUM_CONFLICTS_OPEN_MAX", 3)
+
+    async def story() -> None:
+        async with quorum_homes(kind, tmp_path, "ana", "bob") as (ana, bob):
+            await ana.put("m", "first")
+            for number in range(5):
+                with pytest.raises(RevisionMoved):
+                    await ana.put("m", f"late {number}", base=0)
+            for home in (ana, bob):
+                waiting = home.read(lambda tx: tx.waiting_conflicts(MESH, 0, 99))
+                assert [one.number for one in waiting] == [4, 5, 6]
+                every = home.read(lambda tx: tx.waiting_conflicts(MESH, 0, 99, open_only=False))
+                assert [one.resolution for one in every[:2]] == [commit_view.NOT_DECIDED] * 2
+
+    run(story)
 
 
 def test_Q3_a_committed_write_is_in_every_store_with_its_fence(kind: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from holdfast.node.core import operations
 from holdfast.node.http.context import NodeRequest, waited
 from holdfast.node.http.quorum.access import (
     PROJECT,
@@ -23,7 +24,7 @@ from holdfast.node.http.quorum.held import READ, READS, quorum_of, read_committe
 from holdfast.node.quorum.api import QuorumApi, ReadDemand, StrongReceipt
 from holdfast.node.quorum.entity_writes import change_entities
 from holdfast.node.quorum.ports import OrderStatus
-from holdfast.protocol.fusion_envelope import read_fusion
+from holdfast.protocol.fusion_envelope import FusionEvent, read_fusion, read_fusion_event
 from holdfast.protocol.fusion_routes import (
     EntityState,
     EnvelopeResult,
@@ -33,6 +34,7 @@ from holdfast.protocol.fusion_routes import (
     PeerSyncResponse,
     SharedStateResult,
 )
+from holdfast.rules.data_classes import WriteClass
 from holdfast.rules.envelope import State
 from holdfast.rules.errors import (
     AuthChannelClosed,
@@ -198,6 +200,8 @@ async def _taken(
     given = envelope.get("recordId")
     record = given if isinstance(given, str) else None
     try:
+        if envelope.get("writeClass") == WriteClass.APPEND_ONLY:
+            return await _appended(call, mesh, read_fusion_event(msgspec.json.encode(envelope)))
         change = read_fusion(msgspec.json.encode(envelope))
         if change.state not in ("intent", "queued"):
             raise NotCommitted(
@@ -216,6 +220,15 @@ async def _taken(
             status=error.http_status,
         )
     return _result(receipt)
+
+
+async def _appended(call: NodeRequest, mesh: str, event: FusionEvent) -> EnvelopeResult:
+    """An event needs no quorum: it stands when it is on this disk, and travels from here."""
+    id = id_text(event.id)
+    ctx = call.api.engine.ctx
+    change = operations.audit_append(ctx, mesh, event.stream, event.payload, id)
+    receipt = await call.api.writer.write("audit.append", change)
+    return EnvelopeResult(record_id=id, state="committed", outcome=receipt.outcome)
 
 
 def _result(receipt: StrongReceipt) -> EnvelopeResult:

@@ -203,6 +203,7 @@ class EmbeddedGroups:
             group_row.voter,
             post=self._soon_from_thread,
             on_health=partial(self._health, mesh),
+            soon=self._soon,
         )
         driver = GroupDriver(
             self._engine.ctx.peer,

@@ -5,6 +5,9 @@ next one, in order. So when the disk is full and a write is refused, nothing tha
 been tried, and everything is tried again later as it was. Any other error is for good: whether the
 write is on the disk nobody knows.
 
+A lone write to a quick disk is saved in the driver's own thread (docs/decisions/0092), everything
+else by the thread of the quorum log.
+
 A snapshot takes its turn among the writes, alone. Its parts, and what shortens the log, are calls
 that last: they run in threads of their own.
 """
@@ -62,12 +65,15 @@ class LogDisk:
         post: Callable[[Callable[[], None]], None],
         on_health: Callable[[DiskHealth], None],
         aside: Callable[[Callable[[], None]], None] = in_a_thread,
+        soon: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """`post` calls a function in the driver's thread, from any thread; `aside` in another one,
-        because it lasts.
+        because it lasts. `soon` calls one in the driver's thread in its next turn; without it,
+        nothing is written in that thread.
         """
         self._log, self._scope, self._voter = log, scope, voter
         self._post, self._on_health, self._aside = post, on_health, aside
+        self._soon = soon
         self._queue: list[_Queued] = []
         self._under_way = 0
         """How many writes of the queue, from the first, are submitted."""
@@ -80,7 +86,13 @@ class LogDisk:
             return
         self._queue.append(_Queued(write, commit, done))
         if not self._under_way and not self._full:
-            self._submit()
+            if self._soon is not None and write.entries:
+                # After the next turn: by then what this step sends has left, and others' disks work
+                # at the same time as ours.
+                self._under_way = 1
+                self._soon(partial(self._soon, self._save_here))
+            else:
+                self._submit()
 
     def entries(self, first: int, last: int, bytes_max: int) -> Sequence[RaftEntry]:
         rows = self._log.entries(self._scope, first, last + 1, bytes_max)
@@ -132,16 +144,40 @@ class LogDisk:
 
     # --- writes ----------------------------------------------------------------------------------
 
+    def _save_here(self) -> None:
+        """Saves a lone write in this thread, which spares two hand-overs; if there are more by now,
+        or the disk may be slow, the log's own thread does it.
+        """
+        if not self._queue:
+            return  # the disk has failed
+        answer = None
+        if len(self._queue) == 1 and self._failed is None:
+            one = self._queue[0]
+            answer = self._log.save_at_once(row_of(one.write, self._scope, self._voter, one.commit))
+        self._under_way = 0
+        if answer is None:
+            self._submit()
+        else:
+            self._under_way = 1
+            self._take([answer])
+
     def _submit(self) -> None:
         if self._queue[0].write.snapshot is not None:
             self._under_way = 1
             self._do(partial(self._install, self._queue[0]), self._installed)
             return
         writes = []
+        adds = False
         for one in self._queue:
             if one.write.snapshot is not None:
                 break
-            writes.append(row_of(one.write, self._scope, self._voter, one.commit))
+            row = row_of(one.write, self._scope, self._voter, one.commit)
+            if adds and row.is_promise:
+                # A log whose disk is full still saves what adds nothing: a vote would be there
+                # before the entries that came first, and those could never follow it.
+                break
+            adds = adds or not row.is_promise
+            writes.append(row)
         try:
             self._under_way = self._log.submit(writes, self._answered)
         except HoldfastError as error:

@@ -188,6 +188,14 @@ class CommittedReads(EntityReads):
     def node_list(self, mesh: str) -> list[NodeRow]:
         return _NODE.select(self._con, "WHERE mesh = ? ORDER BY peer", (mesh,))
 
+    def waiting_conflict_count(self, mesh: str) -> int:
+        found = self._con.execute(
+            "SELECT count(*) FROM quorum_conflict INDEXED BY quorum_conflict_open "
+            "WHERE mesh = ? AND resolved_at IS NULL",
+            (mesh,),
+        ).get
+        return int(found)
+
     def waiting_conflicts(
         self, mesh: str, after: int, limit: int, *, open_only: bool = True
     ) -> list[WaitingConflict]:

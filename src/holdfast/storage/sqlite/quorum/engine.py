@@ -32,7 +32,12 @@ from holdfast.rules.errors import (
     StoreFailed,
     Unknown,
 )
-from holdfast.rules.limits import QUORUM_WAL_PAGES
+from holdfast.rules.limits import (
+    QUORUM_QUICK_SYNC_MS,
+    QUORUM_QUICK_SYNCS,
+    QUORUM_WAL_PAGES,
+    SECOND_MS,
+)
 from holdfast.storage.sqlite.connection import refusing, typed
 from holdfast.storage.sqlite.quorum.reserve import QuorumReserve
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
@@ -97,6 +102,7 @@ class QuorumEngine:
         reserve: QuorumReserve,
         raise_mark: Callable[[QuorumWrites], None],
         mark_writes: int,
+        clock: Callable[[], float],
     ) -> None:
         self._con = connection
         self._once = connection.cursor()
@@ -112,6 +118,11 @@ class QuorumEngine:
         self._committed = False
         """Whether the commit that is under way has come past its COMMIT."""
         self._wal_pages = 0
+        self._clock = clock
+        self._quick = 0
+        """How many commits in a row were quick."""
+        self.puts_off_checkpoint = False
+        """Whether a checkpoint that is due is left to the next commit."""
         connection.set_wal_hook(self._note_wal)
 
     def _note_wal(self, connection: apsw.Connection, name: str, pages: int) -> int:
@@ -139,7 +150,24 @@ class QuorumEngine:
         self._con.execute("RELEASE member")
         self.rows.forget()
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether the next commit can be expected to last no longer than a sync of a disk that was
+        quick so far: neither the mark nor a checkpoint is due with it.
+        """
+        return (
+            self._quick >= QUORUM_QUICK_SYNCS
+            and self._unmarked + 1 < self._mark_writes
+            and self._wal_pages < QUORUM_WAL_PAGES
+        )
+
     def commit(self) -> None:
+        begun = self._clock()
+        self._commit()
+        took_ms = (self._clock() - begun) * SECOND_MS
+        self._quick = self._quick + 1 if took_ms <= QUORUM_QUICK_SYNC_MS else 0
+
+    def _commit(self) -> None:
         self._committed = False
         # Before it happens: an interrupt may come between the commit and the mark.
         self._owes_mark |= self.rows.promised
@@ -152,7 +180,7 @@ class QuorumEngine:
         self._unmarked += self.rows.written
         if self._owes_mark or self._unmarked >= self._mark_writes:
             self._mark()
-        if self._wal_pages >= QUORUM_WAL_PAGES:
+        if self._wal_pages >= QUORUM_WAL_PAGES and not self.puts_off_checkpoint:
             self._checkpoint()
 
     def _commit_promises(self) -> None:
