@@ -28,6 +28,12 @@ async def write(node: VoterNode, id: str, title: str) -> StrongReceipt:
     )
 
 
+async def refreshed(*nodes: VoterNode) -> None:
+    """Both sides of each link know what they share, as after a command of the CLI."""
+    for node in nodes:
+        await node.host.refresh()
+
+
 async def status(node: VoterNode) -> OrderStatus:
     return await node.host.quorum.status(MESH)
 

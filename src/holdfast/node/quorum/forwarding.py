@@ -200,6 +200,33 @@ class ForwardedOrder:
         ):
             self.on_change()
 
+    async def heard(self) -> str:
+        """The first member that takes part in the order itself and is there, whether a majority
+        answers it or not; empty if none is. A node that follows an etcd which is gone has nothing
+        that its neighbours lack, and does not count.
+        """
+        row = self._watch.standing(self.mesh)
+        in_etcd = row is not None and row.engine == "etcd"
+        asked = wire.encode(ConfirmAsked(self.mesh, FORWARD_TRY_MS // 2))
+
+        async def takes_part(peer: str) -> bool:
+            try:
+                await self._bus.request(
+                    peer, CONFIRM, asked, timeout_ms=FORWARD_TRY_MS, wait_ms=FORWARD_TRY_MS // 2
+                )
+            except RequestRefused as error:
+                said = _said(error)
+                return not isinstance(said, NoVoters) and not (
+                    in_etcd and isinstance(said, NoQuorum)
+                )
+            except (BusError, UnknownPeer):
+                return False  # silence cannot be told from absence
+            return True
+
+        voters = self._by_hope()
+        found = await asyncio.gather(*map(takes_part, voters))
+        return next((peer for peer, takes in zip(voters, found, strict=True) if takes), "")
+
     # --- asking ------------------------------------------------------------------------------
 
     async def _in_turn(

@@ -123,7 +123,10 @@ class EngineMoves:
         await self._go_on(mesh)
 
     async def _check(self, mesh: str, address: str, voters: Sequence[str]) -> None:
-        """Raises what would keep the next order from beginning, as far as it can be known."""
+        """Raises what would keep the next order from beginning, as far as it can be known, and
+        NotAllowed if this node may not vote: it would be told so by the voters, but not by an etcd.
+        """
+        await self._embedded.check_own(mesh)
         if not address:
             await self._embedded.check_voters(mesh, voters)
         elif voters:

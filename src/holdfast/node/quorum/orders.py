@@ -23,8 +23,7 @@ from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
 from holdfast.node.quorum.moving import EngineMoves
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
-from holdfast.rules.errors import BadInput, Conflict, NoQuorum, NotFresh, NoVoters
-from holdfast.rules.limits import FORWARD_TRY_MS
+from holdfast.rules.errors import BadInput, Conflict, NoVoters
 from holdfast.rules.quorum.state_rows import QuorumRow
 
 ETCD_SCHEME: Final = "etcd:"
@@ -160,12 +159,17 @@ class NodeOrders:
         return self.order(mesh).status()
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
+        order = self.order(mesh)
+        has_no_vote = isinstance(order, ForwardedOrder)
         if not accept_loss:
+            # A voter has at least what it acknowledged itself; a plain member, what came to it.
+            lost = "what only the others have is lost"
+            if has_no_vote:
+                lost = "it never had a vote, so writes that were acknowledged may be missing here"
             raise Conflict(
-                f"{mesh!r} would go on with what this node has; what only the others have is lost",
+                f"{mesh!r} would go on with what this node has; {lost}",
                 hint=f"if they are gone for good: holdfast quorum recover {mesh} --accept-loss",
             )
-        order = self.order(mesh)
         if isinstance(order, ForwardedOrder):
             await self._recover_alone(order)
         else:
@@ -173,16 +177,17 @@ class NodeOrders:
         return self.order(mesh).status()
 
     async def _recover_alone(self, order: ForwardedOrder) -> None:
-        """This node has no vote and no etcd. Conflict if somebody who has one answers."""
-        try:
-            await order.confirm(timeout_ms=FORWARD_TRY_MS)
-        except (NoQuorum, NotFresh):
-            await self._embedded.recover_behind(order.mesh)
-            return
-        raise Conflict(
-            f"the order of {order.mesh!r} goes on elsewhere: nothing is to be recovered",
-            hint=f"see: holdfast quorum status {order.mesh}",
-        )
+        """This node has no vote and no etcd. Conflict if somebody who has one is heard."""
+        mesh = order.mesh
+        await self._embedded.check_own(mesh)
+        if await order.heard():
+            raise Conflict(
+                f"a node that takes part in the order of {mesh!r} is there: it has more than this "
+                "one, which has no vote",
+                hint="if its majority is gone for good, recover on that one: see holdfast bus "
+                "status",
+            )
+        await self._embedded.recover_behind(mesh)
 
 
 def _no_engine() -> BadInput:

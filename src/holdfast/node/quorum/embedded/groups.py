@@ -260,6 +260,10 @@ class EmbeddedGroups:
         group = self._groups.get(mesh)
         return None if group is None else group.order
 
+    @property
+    def peer(self) -> str:
+        return self._engine.ctx.peer
+
     def of_mesh(self, mesh: str) -> Group | None:
         return self._groups.get(mesh)
 

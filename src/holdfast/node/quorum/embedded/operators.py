@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from holdfast.node.quorum.embedded.group import Group
@@ -30,6 +31,7 @@ from holdfast.rules.errors import (
     NoQuorum,
     NotAllowed,
     NotAMember,
+    NotShared,
     OutcomeUnknown,
     OverLimit,
     TooMany,
@@ -113,8 +115,14 @@ class EmbeddedOperators:
             raise BadInput("a voter is named twice")
         if len(voters) + 1 > QUORUM_VOTERS_MAX:
             raise OverLimit(f"a mesh has {QUORUM_VOTERS_MAX} voters at most")
+        await self.check_own(mesh)
         for peer in voters:
             await self._trust.voter_key(mesh, peer)
+
+    async def check_own(self, mesh: str) -> None:
+        """NotAllowed if this node may not vote in a mesh: nobody would follow what it decides."""
+        with suppress(NotShared):  # then there is nobody else
+            await self._trust.voter_key(mesh, self._groups.peer)
 
     async def take_over(self, row: QuorumRow, begins: bool) -> bool:
         """Begins the group that goes on behind the order of another engine, unless it has begun.

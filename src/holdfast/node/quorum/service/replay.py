@@ -187,6 +187,10 @@ class WriteReplay:
         if self._look():
             if self._status is not None:
                 self._status.enter(ReplayState.REPLAYING)
+            status = self._order.status()
+            if status.part == "member" and not status.has_quorum:
+                # Who has no vote finds out only by asking that there is a majority again.
+                await self._order.confirm(timeout_ms=QUORUM_COMMIT_MS)
             async for row in self._rows(target):
                 await self._try(row, tally)
                 if self._lane.is_paused:
