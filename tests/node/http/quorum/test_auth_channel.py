@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.node.bus.auth_channel import boxed, unboxed
 from holdfast.node.settings import QuorumSettings, Settings
+from holdfast.pipeline.lake.lake import Lake
 from holdfast.rules.bus.sealing import SealLock, SealSecret, open_lock
 from holdfast.rules.errors import HoldfastError, NotAuthMaterial
 from holdfast.rules.keys import public_key
@@ -29,6 +30,7 @@ from support.bus_homes import LISTENING, Homes, befriend
 from support.cli import Cli
 from support.daemon import Plain, ask
 from support.envelopes import MESH
+from support.filled_lake import pour
 from support.quorum_daemon import QuorumUp, quorum_daemon
 
 SECRETS = ("sk-very-secret-0001", "oauth-access-0002", "oauth-refresh-0003")
@@ -114,7 +116,7 @@ def test_Q11_what_is_no_auth_material_is_refused_and_changes_nothing(up: QuorumU
     assert export(up)["openai"].key == KEY
 
 
-def test_Q11_no_secret_is_found_in_logs_metrics_errors_exports_or_the_database(
+def test_Q11_no_secret_is_found_in_logs_metrics_errors_exports_the_lake_or_the_database(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -126,9 +128,18 @@ def test_Q11_no_secret_is_found_in_logs_metrics_errors_exports_or_the_database(
         for body in (snapshot()[:-9], snapshot().replace(b"api_key", b"api_keys")):
             said.append(json.dumps(receive(up, body)).encode())
         home = up.home
+        Cli(home)("entity", "put", "mission", "m1", "title=Sail")
         said.append(Cli(home)("export", "--mesh", MESH, str(tmp_path / "mesh.jsonl")).raw)
         Cli(home)("backup", str(tmp_path / "backup"))
         said.append(repr(up.daemon.daemon.api.bus.auth.material.export()).encode())  # type: ignore[union-attr]
+    lake = Lake.open(tmp_path / "lake", create=True)
+    pour(lake, home)
+    lake = lake.fresh()
+    columns = [name for name in lake.bronze.schema.fieldNames() if name not in ("day", "family")]
+    rows = lake.bronze.load(lake.bronze.files(), columns)[0].to_pylist()
+    assert any(b"Sail" in part for row in rows for part in row.values() if type(part) is bytes)
+    said += [part for row in rows for part in row.values() if type(part) is bytes]
+    said.append(repr(rows).encode())
     said.append(caplog.text.encode())
     said += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(said) > 12
