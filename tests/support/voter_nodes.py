@@ -34,13 +34,21 @@ class VoterNode:
 
     def __init__(self, home: Path, name: str) -> None:
         self.home, self.name = home, name
+        self._settings = SETTINGS
 
     async def up(self) -> None:
         self.node = holdfast.open(self.home)
         self.host = await BusHost.bind(
-            self.node._engine, self.node._opened.store, HomePaths(self.home), SETTINGS
+            self.node._engine, self.node._opened.store, HomePaths(self.home), self._settings
         )
+        # Where it was: the others find it again.
+        listen = list(self.host.bus.addresses)
+        self._settings = Settings(bus=BusSettings(listen=listen, discovery="off"))
         self.is_up = True
+
+    async def up_alone(self) -> None:
+        """Its home is open, and nobody hears of it."""
+        self.node = holdfast.open(self.home)
 
     async def down(self) -> None:
         if self.is_up:

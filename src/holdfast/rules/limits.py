@@ -1093,6 +1093,9 @@ QUORUM_MEMBERS_MAX: Final = 64
 """Members of one group, learners among them; one more is refused."""
 QUORUM_ID_MAX: Final = 1 << 32
 """The highest id of a member; ids are never given out again."""
+QUORUM_IDS_PER_INCARNATION: Final = 4096
+"""Ids of a group that takes over from another engine begin so many above those of the incarnation
+before. A node that had one of them in an earlier group would be refused under it (VoterReused)."""
 QUORUM_TERM_MAX: Final = (1 << 62) - 1
 """The highest term of any group; a message with a higher one is refused."""
 QUORUM_TERM_SPAN: Final = 1 << 53

@@ -109,7 +109,10 @@ class CommitFollow:
         """Reads how far this node is; what has grown is told, and asked on."""
         engine = self._context.engine
         rows = await self._context.run(partial(engine.read, "quorum.standing", _standings))
-        self._own = {row.mesh for row in rows if self.has_own_order(row)}
+        own = {row.mesh for row in rows if self.has_own_order(row)}
+        lost, self._own = self._own - own, own
+        for mesh in lost & self.numbers.keys():
+            self.ask_next(mesh)
         self._compare(rows)
 
     async def look_at_grown(self) -> None:

@@ -123,6 +123,11 @@ class MeshExchange:
         if not self._closed and self._loop is not None:
             self._context.start(self.refresh())
 
+    def orders_changed(self) -> None:
+        """An engine brings the commits of a mesh from now on, or no longer does."""
+        if not self._closed and self._loop is not None:
+            self._context.start(self._commits.look())
+
     async def close(self) -> None:
         """Ends everything that is under way."""
         self._closed = True
