@@ -124,7 +124,11 @@ def test_Q14_audit_events_come_by_a_broker_and_telemetry_does_not(pair: Pair) ->
     assert list(pair.mesh(1).telemetry.list()) == []
     until(pair.all_sent)
     pair.close()
-    for folder, holds in ((pair.homes[0], True), (pair.homes[1], False), (pair.broker.folder, False)):
+    for folder, holds in (
+        (pair.homes[0], True),
+        (pair.homes[1], False),
+        (pair.broker.folder, False),
+    ):
         files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
         assert any(canary.encode() in held for held in files) is holds, folder
 
