@@ -1283,6 +1283,18 @@ AUDIT_PAGE_ROWS: Final = 200
 """Events of an audit stream in one answer over HTTP, unless the caller asks for fewer."""
 AUDIT_GAPS_SHOWN_MAX: Final = 20
 """Gaps of one chain that a verification names; more are counted only."""
+TELEMETRY_KIND_BYTES_MAX: Final = 128
+"""The longest kind of telemetry; a longer one is refused."""
+TELEMETRY_BYTES_MAX: Final = 64 * KIB
+"""The largest value of telemetry, as JSON; a larger one is refused."""
+TELEMETRY_ROWS_MAX: Final = 10_000
+"""Values of telemetry of one mesh on a node; where none is past its time, one more is refused."""
+TELEMETRY_TTL_MS: Final = 24 * HOUR_MS
+"""How long telemetry is kept, unless its writer says otherwise."""
+TELEMETRY_TTL_MS_MAX: Final = 30 * DAY_MS
+"""The longest time to live of telemetry; a longer one is refused."""
+TELEMETRY_PAGE_ROWS: Final = 200
+"""Values of telemetry in one answer over HTTP, unless the caller asks for fewer."""
 AUTH_PROVIDERS_MAX: Final = 256
 """Providers in one snapshot of auth material; more are refused."""
 AUTH_SECRET_BYTES_MAX: Final = 64 * KIB
