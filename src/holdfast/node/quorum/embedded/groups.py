@@ -249,6 +249,7 @@ class EmbeddedGroups:
         if self._groups.get(group.row.scope) is group:
             del self._groups[group.row.scope]
         self._by_tag.pop(group.row.tag, None)
+        group.disk.end()
         group.driver.end(closed=group.order.closed)
         _wake(group.waiting)
 
