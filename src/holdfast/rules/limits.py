@@ -1223,6 +1223,8 @@ COMMIT_TROUBLES_KEPT: Final = 16
 first ones, because the rest follows from them."""
 COMMIT_TELL_MS: Final = 10
 """How often a node tells its neighbours how far it is in the commits of a busy quorum."""
+COMMIT_TELL_VOTERS_MS: Final = SECOND_MS
+"""How often it tells that to neighbours that all vote: an engine of their own is faster."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
 COMMIT_STATE_REUSE_MS: Final = 600 * SECOND_MS
