@@ -191,6 +191,7 @@ class BusHost:
             )
             self.exchange.know_keys(self._member_peers.keys_of)
             self.exchange.know_orders(self._orders.brings)
+            self.exchange.know_voters(self.groups.votes)
             await self.exchange.start()
             self._exchanges = True
             self.members.on_change = self.exchange.refresh_soon

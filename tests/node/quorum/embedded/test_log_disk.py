@@ -272,3 +272,16 @@ def test_Q8_a_restart_finds_terms_votes_entries_and_voters(
     assert past.log.runs == ((1, 1), (3, 4))
     assert (past.log.last, past.log.last_term) == (3, 4)
     assert past.log.configs == ((0, CONFIG), (3, larger))
+
+
+def test_Q13_after_its_group_has_ended_no_answer_of_the_log_is_taken_for_a_failed_disk(
+    log: HeldLog, disk: LogDisk, told: Told
+) -> None:
+    """The log refuses what was on its way when the vote of this node ended."""
+    disk.write(write(1), 0, told.of(1))
+    disk.write(write(2), 0, told.of(2))
+    disk.end()
+    log.error = OutcomeUnknown("this voter takes no part")
+    log.answer()
+    disk.write(write(3), 0, told.of(3))
+    assert (told.done, told.health, len(log.submitted)) == ([], [], 1)

@@ -249,6 +249,7 @@ class EmbeddedGroups:
         if self._groups.get(group.row.scope) is group:
             del self._groups[group.row.scope]
         self._by_tag.pop(group.row.tag, None)
+        group.disk.end()
         group.driver.end(closed=group.order.closed)
         _wake(group.waiting)
 
@@ -261,6 +262,12 @@ class EmbeddedGroups:
 
     def of_mesh(self, mesh: str) -> Group | None:
         return self._groups.get(mesh)
+
+    def votes(self, mesh: str, key: bytes) -> bool:
+        """Whether the node of a key is among the members of the group of a mesh, as we know it."""
+        group = self.of_mesh(mesh)
+        config = None if group is None else group.driver.state.log.config
+        return config is not None and any(member.key == key for member in config.members)
 
     def orders(self) -> list[EmbeddedOrder]:
         return [group.order for group in self._groups.values()]

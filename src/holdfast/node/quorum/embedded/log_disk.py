@@ -79,8 +79,18 @@ class LogDisk:
         """How many writes of the queue, from the first, are submitted."""
         self._full = False
         self._failed: HoldfastError | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """The group takes no part any more. Its log refuses what is still on its way, which says
+        nothing about the disk: nobody hears of it.
+        """
+        self._ended = True
+        self._queue.clear()
 
     def write(self, write: RaftWrite, commit: int, done: Wrote) -> None:
+        if self._ended:
+            return
         if self._failed is not None:
             self._post(partial(done, self._failed))
             return
@@ -149,7 +159,7 @@ class LogDisk:
         or the disk may be slow, the log's own thread does it.
         """
         if not self._queue:
-            return  # the disk has failed
+            return  # the disk has failed, or the group has ended
         answer = None
         if len(self._queue) == 1 and self._failed is None:
             one = self._queue[0]
@@ -193,7 +203,7 @@ class LogDisk:
         self._log.intake_install(self._scope, self._voter, write.number, hard)
 
     def _installed(self, error: HoldfastError | None) -> None:
-        if self._failed is not None:
+        if self._ended or self._failed is not None:
             return
         if isinstance(error, DiskFull):
             self._wait_for_room()
@@ -210,7 +220,7 @@ class LogDisk:
 
     def _take(self, answers: list[SaveAnswer]) -> None:
         for answer in answers:
-            if self._failed is not None:
+            if self._ended or self._failed is not None:
                 return
             if isinstance(answer.error, DiskFull):
                 self._wait_for_room()

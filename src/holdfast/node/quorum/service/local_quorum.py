@@ -24,7 +24,7 @@ from holdfast.node.quorum.service.operators import QuorumOperators
 from holdfast.node.quorum.service.reads import SnapshotRecorder, confirmed_read, degraded_state
 from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.node.settings import QuorumSettings
-from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
+from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoQuorum, NoVoters
 from holdfast.rules.limits import (
     QUORUM_CHANGE_MS,
     QUORUM_WAIT_MS_MAX,
@@ -53,14 +53,20 @@ class _Seat:
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
 
-    async def loaded(self) -> None:
-        """Returns when the queue was read from the disk. What failed before is tried again."""
+    async def loaded(self) -> bool:
+        """Returns True when the queue was read from the disk. What failed before is tried again.
+        False if this seat was left meanwhile: there is another order by now.
+        """
         loading = self.loading
         if loading.done():
             if not loading.cancelled() and loading.exception() is None:
-                return  # as nearly always: every write and every read asks
-            self.loading = asyncio.create_task(self._load())
-        await asyncio.shield(self.loading)
+                return True  # as nearly always: every write and every read asks
+            loading = self.loading = asyncio.create_task(self._load())
+        await asyncio.wait([loading])  # for all who wait: nobody of them may end it
+        if loading.cancelled():
+            return False
+        loading.result()
+        return True
 
     async def _load(self) -> None:
         if self._before is not None:
@@ -182,10 +188,13 @@ class LocalQuorum:
 
     async def _seat(self, mesh: str) -> _Seat:
         """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
-        self.begin(mesh)
-        seat = self._seats[mesh]
-        await seat.loaded()
-        return seat
+        while True:
+            self.begin(mesh)
+            seat = self._seats[mesh]
+            if await seat.loaded():
+                return seat
+            if self._closed:
+                raise NoQuorum(f"this node stops, and takes no more part in {mesh!r}")
 
     async def _writes(self, mesh: str) -> StrongWrites:
         return (await self._seat(mesh)).writes
