@@ -30,6 +30,7 @@ class AskMembers:
         if leader is None or leader.driver is None or leader.paused is not None:
             self._world.at(TICK_MS, self._step)
             return
+        self._find()
         leader.driver.change(self._steps[0](leader.driver), PATIENCE_TICKS, self._changed)
 
     def _remove(self, driver: GroupDriver) -> ChangeMembers:
@@ -46,7 +47,6 @@ class AskMembers:
     def _changed(self, outcome: ChangeOutcome | None) -> None:
         world = self._world
         if outcome is None or not outcome.index:
-            self._find()
             world.at(TICK_MS, self._step)
             return
         done = self._steps.pop(0)
@@ -56,7 +56,7 @@ class AskMembers:
             world.at(TICK_MS, self._step)
 
     def _find(self) -> None:
-        """A change without an answer may have happened all the same."""
+        """A change without an answer may have happened all the same, or another has come before."""
         leader = self._world.leader()
         members = leader.driver.state.log.config.members if leader and leader.driver else ()
         new = [one for one in members if one.peer == NEW]
