@@ -34,12 +34,16 @@ class VoterNode:
 
     def __init__(self, home: Path, name: str) -> None:
         self.home, self.name = home, name
+        self._settings = SETTINGS
 
     async def up(self) -> None:
         self.node = holdfast.open(self.home)
         self.host = await BusHost.bind(
-            self.node._engine, self.node._opened.store, HomePaths(self.home), SETTINGS
+            self.node._engine, self.node._opened.store, HomePaths(self.home), self._settings
         )
+        # So that the others find it again, also if they were down meanwhile.
+        listen = [*self.host.bus.addresses]
+        self._settings = Settings(bus=BusSettings(listen=listen, discovery="off"))
         self.is_up = True
 
     async def down(self) -> None:

@@ -182,7 +182,7 @@ class BusHost:
                 self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
             )
             self.exchange.know_keys(self._member_peers.keys_of)
-            self.exchange.know_orders(self._orders.brings)
+            self.exchange.know_orders(self._orders.brings, self._orders.compared)
             await self.exchange.start()
             self.members.on_change = self.exchange.refresh_soon
             self.auth.start(self.bus, self._peers)
