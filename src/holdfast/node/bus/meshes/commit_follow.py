@@ -138,6 +138,7 @@ class CommitFollow:
                 self.numbers[row.mesh] = row.number
                 for link in self._links.values():
                     self._tell(link, row.mesh)
+                    self.compare.heard(link, row.mesh)
                 self.ask_next(row.mesh)
 
     def met(self, link: MeshLink) -> None:
@@ -145,6 +146,13 @@ class CommitFollow:
         link.commits.forget()
         for mesh in self.numbers:
             self._tell(link, mesh)
+
+    def voting(self, link: MeshLink, meshes: frozenset[str]) -> None:
+        """In which meshes the peer may vote; what it told before that was known is compared now."""
+        if meshes != link.commits.compared.voting:
+            link.commits.compared.voting = meshes
+            for mesh in link.commits.theirs:
+                self.compare.heard(link, mesh)
 
     def _tell(self, link: MeshLink, mesh: str) -> None:
         if mesh in link.shared and not link.refused and self.numbers[mesh]:

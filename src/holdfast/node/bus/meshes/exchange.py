@@ -216,13 +216,14 @@ class MeshExchange:
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         relays = await context.run(partial(_relays, *who, ours))
         believed = await context.run(partial(believed_of, *who, ours))
-        link.commits.compared.voting = await context.run(partial(voting_of, *who, ours))
+        voting = await context.run(partial(voting_of, *who, ours))
         told = (link.ours, link.relays, link.commits.believed)
         if (ours, relays, believed) != told or not link.introduced:
             link.relays, link.commits.believed = relays, believed
             link.introduce(ours)
             link.relink()
             self._hold_soon()
+        self._commits.voting(link, voting)
 
     # --- the log grows -----------------------------------------------------------------------
 

@@ -61,9 +61,14 @@ class OrderCompare:
         """Hears that another order of a mesh was found, or is no other one any more."""
 
     def heard(self, link: MeshLink, mesh: str) -> None:
-        """A neighbour has told how far it is."""
+        """A neighbour has told how far it is, or this node is further than when it did."""
         talk = link.commits
-        if mesh not in self.votes or mesh not in talk.compared.voting or link.refused:
+        if (
+            mesh not in self.votes
+            or mesh not in talk.theirs
+            or mesh not in talk.compared.voting
+            or link.refused
+        ):
             return
         if mesh in talk.compared.rests:
             talk.compared.again.add(mesh)
