@@ -178,9 +178,8 @@ class BusHost:
             self.members.start(self.bus)
             self.bus.serve(OPERATE, self.operators.operate_asked)
             self._voter_service.start(self.bus)
-            self.exchange = MeshExchange(
-                self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
-            )
+            grants = MemberGrants(self._member_peers.standing, self.voters.is_voter)
+            self.exchange = MeshExchange(self._engine, self.bus.key, grants=grants)
             self.exchange.know_keys(self._member_peers.keys_of)
             self.exchange.know_orders(self._orders.brings, self._orders.compared)
             await self.exchange.start()

@@ -73,11 +73,16 @@ class TrustGrants:
 
 class MemberGrants(TrustGrants):
     """The same, and what the owners of meshes without a broker granted. `standing` says how a key
-    stands in a mesh.
+    stands in a mesh, by what it has shown; `votes` whether it may vote, by the list that the owner
+    signs, as groups have it: what a link was shown may be older than that right.
     """
 
-    def __init__(self, standing: Callable[[bytes, str], MemberStanding | None]) -> None:
-        self._standing = standing
+    def __init__(
+        self,
+        standing: Callable[[bytes, str], MemberStanding | None],
+        votes: Callable[[str, bytes], bool] = lambda mesh, key: False,
+    ) -> None:
+        self._standing, self._votes = standing, votes
 
     def may_read(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         return super().may_read(tx, peer, mesh) or self._granted(peer, mesh, "read")
@@ -95,7 +100,7 @@ class MemberGrants(TrustGrants):
         return self.may_relay(tx, peer, mesh) or self._granted(peer, mesh, "vote")
 
     def may_vote(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
-        return super().may_vote(tx, peer, mesh) or self._granted(peer, mesh, "vote")
+        return super().may_vote(tx, peer, mesh) or self._votes(mesh, peer.key)
 
     def _granted(self, peer: MeshPeer, mesh: str, right: str, name: str | None = None) -> bool:
         try:
