@@ -46,6 +46,9 @@ class SwitchedOperators:
     async def init(self, mesh: str, voters: tuple[str, ...], *, engine: str) -> OrderStatus:
         raise AlreadyExists(f"the mesh {mesh!r} has voters")
 
+    async def move(self, mesh: str, voters: tuple[str, ...], *, engine: str) -> OrderStatus:
+        return self._status("move", (voters, engine))
+
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None) -> OrderStatus:
         if peer == "nobody":
             raise UnknownPeer("nobody of that name is known here")

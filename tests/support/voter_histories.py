@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -173,6 +173,8 @@ class HistoryWorld:
         self.problems: list[str] = []
         self.history: list[Call] = []
         self.order: dict[int, CommittedEntry] = {}
+        self.handed: list[Any] = []
+        """What became of transfers that `hand_over` asked for."""
         self.cut: set[tuple[str, str]] = set()
         self.delay_ms, self.loss = 4.0, 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -317,9 +319,7 @@ def _strike(world: HistoryWorld, voter: Voter, what: str) -> None:
         voter.crash()
         world.at(later, voter.start)
     elif what == "power":
-        for one in world.voters.values():
-            one.crash()
-            world.at(world.chance.uniform(0, later), one.start)
+        cut_power(world, later)
     elif what == "pause":
         voter.pause()
         world.at(later, voter.resume)
@@ -346,12 +346,34 @@ def _strike(world: HistoryWorld, voter: Voter, what: str) -> None:
         voter.driver.step_down()
 
 
+def cut_power(world: HistoryWorld, for_ms_max: float = 500) -> None:
+    """All of them are gone at once, with what their disks had not acknowledged."""
+    for one in world.voters.values():
+        one.crash()
+        world.at(world.chance.uniform(0, for_ms_max), one.start)
+
+
 def _isolate(world: HistoryWorld, voter: Voter, for_ms: float) -> None:
     """Whoever leads still believes it for a while, and others are elected meanwhile."""
     world.cut.update(way for way in WAYS if voter.name in way)
     world.at(for_ms, world.cut.clear)
     if world.chance.random() < 0.5:  # its clock says that no time has passed
         voter.clock_ms -= HOUR_MS
+
+
+def hand_over(world: HistoryWorld) -> None:
+    """Whoever leads hands over to another voter."""
+    leader = _leader(world)
+    if leader is not None and leader.driver is not None:
+        leader.driver.transfer(0, PATIENCE_TICKS, world.handed.append)
+
+
+def depose(world: HistoryWorld) -> None:
+    """Whoever leads is cut off, and its clock says that no time has passed."""
+    leader = _leader(world)
+    if leader is not None:
+        leader.clock_ms -= HOUR_MS
+        _isolate(world, leader, 2_500)
 
 
 def change_members(world: HistoryWorld) -> None:
@@ -425,11 +447,22 @@ def _leader(world: HistoryWorld) -> Voter | None:
 
 
 def tell(
-    seed: int, ways: Sequence[tuple[str, str]], *, calls: int, members: bool = False
+    seed: int,
+    ways: Sequence[tuple[str, str]],
+    *,
+    calls: int,
+    members: bool = False,
+    again: Callable[[HistoryWorld], None] | None = None,
 ) -> HistoryWorld:
-    """One history of so many calls."""
+    """One history of so many calls. `again` is one thing that happens again and again instead of a
+    storm, for bugs that show themselves at no other time.
+    """
     world = HistoryWorld(seed, calls)
-    storm(world, ways)
+    if again is None:
+        storm(world, ways)
+    else:
+        for at in range(2_000, 20_000, 4_000):
+            world.at(at, partial(again, world))
     if members:
         change_members(world)
     while not world.is_done and world.now < 60_000 and not world.problems:

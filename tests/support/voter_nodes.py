@@ -41,10 +41,14 @@ class VoterNode:
         self.host = await BusHost.bind(
             self.node._engine, self.node._opened.store, HomePaths(self.home), self._settings
         )
-        # So that the others find it again, also if they were down meanwhile.
-        listen = [*self.host.bus.addresses]
+        # Where it was: the others find it again.
+        listen = list(self.host.bus.addresses)
         self._settings = Settings(bus=BusSettings(listen=listen, discovery="off"))
         self.is_up = True
+
+    async def up_alone(self) -> None:
+        """Its home is open, and nobody hears of it."""
+        self.node = holdfast.open(self.home)
 
     async def down(self) -> None:
         if self.is_up:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.protocol.commit_page import StateObject
 from holdfast.rules.limits import INVITE_HOURS
-from holdfast.rules.quorum.state_rows import Engine
+from holdfast.rules.quorum.intents import Engine
 
 # --- meshes --------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from holdfast.rules.limits import (
     BUS_WORD_STREAMS_MAX,
     LAMPORT_MAX,
 )
-from holdfast.rules.quorum.state_rows import Engine
+from holdfast.rules.quorum.intents import Engine
 
 Count = Annotated[int, Meta(ge=0, lt=LAMPORT_MAX)]
 Numeral = Annotated[int, Meta(ge=0, lt=BUS_STREAMS_MAX)]

@@ -30,8 +30,8 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.quorum.commit_record import CommitRecord, decode_record
 from holdfast.rules.quorum.fence import Incarnation, check_newer
+from holdfast.rules.quorum.intents import Engine
 from holdfast.rules.quorum.log_rows import TAG_BYTES
-from holdfast.rules.quorum.state_rows import Engine
 from holdfast.rules.reconcile import Outcome
 
 PAGE_VERSION: Final = 1

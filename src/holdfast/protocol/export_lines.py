@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.rules.errors import BadValue, UnsupportedProtocol
 from holdfast.rules.limits import EXPORT_LINE_BYTES_MAX
-from holdfast.rules.quorum.state_rows import Engine
+from holdfast.rules.quorum.intents import Engine
 
 VERSION: Final = 1
 _FLUSH_BYTES: Final = 256 * 1024

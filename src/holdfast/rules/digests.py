@@ -56,7 +56,7 @@ Values = Sequence[Any]
 """A row as its table's columns, in order: text, integers, hex of ids, milliseconds, None."""
 
 
-class MeshEntity(NamedTuple):
+class MeshEntity(msgspec.Struct, frozen=True):
     """An entity with its mesh, which its own row does not name."""
 
     mesh: str

@@ -1093,6 +1093,9 @@ QUORUM_MEMBERS_MAX: Final = 64
 """Members of one group, learners among them; one more is refused."""
 QUORUM_ID_MAX: Final = 1 << 32
 """The highest id of a member; ids are never given out again."""
+QUORUM_IDS_PER_INCARNATION: Final = 4096
+"""Ids of a group that takes over from another engine begin so many above those of the incarnation
+before. A node that had one of them in an earlier group would be refused under it (VoterReused)."""
 QUORUM_TERM_MAX: Final = (1 << 62) - 1
 """The highest term of any group; a message with a higher one is refused."""
 QUORUM_TERM_SPAN: Final = 1 << 53
@@ -1220,6 +1223,8 @@ COMMIT_TROUBLES_KEPT: Final = 16
 first ones, because the rest follows from them."""
 COMMIT_TELL_MS: Final = 10
 """How often a node tells its neighbours how far it is in the commits of a busy quorum."""
+COMMIT_TELL_VOTERS_MS: Final = SECOND_MS
+"""How often it tells that to neighbours that all vote: an engine of their own is faster."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
 COMMIT_COMPARE_MS: Final = 5 * SECOND_MS

@@ -89,6 +89,15 @@ class QuorumLog(QuorumReader, Protocol):
         a group of this scope.
         """
 
+    def found(
+        self, scope: str, *, incarnation: int, tag: bytes, voter: int, config: bytes, term: int
+    ) -> GroupRow:
+        """The first voter of a group that takes over from another engine: its log begins behind
+        one entry of this term, which stands for all that was committed before it. An earlier log
+        of the scope is given up. LogMismatch unless the incarnation is later than that one's; the
+        same tag again changes nothing.
+        """
+
     def join(self, scope: str, *, incarnation: int, tag: bytes, voter: int) -> GroupRow:
         """This node becomes a learner under an id that it never had there (VoterReused). An older
         log of the scope is given up; its term stays. AlreadyExists while this node takes part in

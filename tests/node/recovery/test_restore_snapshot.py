@@ -335,8 +335,8 @@ def test_P6_damage_is_found_before_anything_is_written(homes: Nodes, tmp_path: P
         _refuses(tmp_path, StoreCorrupt, "cannot be read")
     (tmp_path / "snap" / NAME).write_bytes(said.replace(b'"clock": 600', b'"clock": 601'))
     _refuses(tmp_path, StoreCorrupt, "changed or is damaged")
-    (tmp_path / "snap" / NAME).write_bytes(said.replace(b'"version": 1', b'"version": 2'))
-    _refuses(tmp_path, UnsupportedProtocol, "format 2")
+    (tmp_path / "snap" / NAME).write_bytes(said.replace(b'"version": 1', b'"version": 3'))
+    _refuses(tmp_path, UnsupportedProtocol, "format 3")
     (tmp_path / "snap" / NAME).unlink()
     _refuses(tmp_path, BadPath, "not a snapshot")
 

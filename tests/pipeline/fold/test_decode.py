@@ -25,7 +25,8 @@ from support.odd_envelopes import (
     random_envelope,
 )
 
-TABLES = [name for name in SILVER if name != "tasks" and ops_of(name)]
+TABLES = [name for name in SILVER if ops_of(name) and name not in ("tasks", "audit_events")]
+"""Those whose bodies are read all at once; events of audits are few, and read one by one."""
 
 
 def in_bronze(raws: list[bytes]) -> dict[str, list[bytes]]:
@@ -61,7 +62,7 @@ def test_P3_bodies_with_any_change_that_bronze_takes_are_read_alike_at_once() ->
         for family, raws in in_bronze([raw, *every_change(raw), raw]).items():
             held.setdefault(family, []).extend(raws)
     held["fact"].append(envelopes.fact_append("s", "is", 1))
-    assert all(len(raws) > 100 for raws in held.values())
+    assert all(len(raws) > 100 for family, raws in held.items() if family != "audit")
     assert_alike(held)
 
 

@@ -20,9 +20,11 @@ from holdfast.rules.errors import (
     UnknownEntityType,
 )
 from holdfast.rules.ids import id_text
+from holdfast.rules.order import Version
 from holdfast.rules.quorum.entities import canonical
 from holdfast.rules.quorum.intents import (
     QUORUM_OPS,
+    AdoptedTurn,
     EntityChange,
     EntityOperation,
     Guard,
@@ -32,6 +34,8 @@ from holdfast.rules.quorum.intents import (
     LeaseRelease,
     LeaseRenew,
     NodeLost,
+    OrderMove,
+    TaskAdopt,
     TaskHandoff,
     decode_intent,
 )
@@ -39,6 +43,8 @@ from support.envelopes import TASK, make_id
 from support.quorum_state import change, intent, operation
 
 ID = make_id(3)
+CREATED = AdoptedTurn(Version(1, "bob", make_id(4)), "create", 0, 5, "build", "it")
+CLAIMED = AdoptedTurn(Version(2, "cyd", make_id(5)), "claim", 0, 6)
 PUT = operation("put", "mission", "m", {"title": "a"})
 
 
@@ -119,6 +125,16 @@ OTHERS: list[tuple[str, str, Body, bool]] = [
     ("node.lost", "cyd", NodeLost(-1), False),
     ("node.back", "cyd", Nothing(), True),
     ("node.back", " cyd", Nothing(), False),
+    ("order.move", "order", OrderMove(1, "etcd", b"t" * 16), True),
+    ("order.move", "another", OrderMove(1, "etcd", b"t" * 16), False),
+    ("task.adopt", TASK, TaskAdopt((CREATED, CLAIMED)), True),
+    ("task.adopt", TASK, TaskAdopt((CLAIMED, CREATED)), False),
+    ("task.adopt", TASK, TaskAdopt((CREATED, CREATED)), False),
+    ("task.adopt", TASK, TaskAdopt((CLAIMED,)), False),
+    ("task.adopt", TASK, TaskAdopt(()), False),
+    ("task.adopt", TASK, TaskAdopt((msgspec.structs.replace(CREATED, kind="steal"),)), False),
+    ("task.adopt", TASK, TaskAdopt((msgspec.structs.replace(CREATED, event_time=-1),)), False),
+    ("task.adopt", TASK, TaskAdopt((CREATED, msgspec.structs.replace(CLAIMED, title="t"))), False),
     ("task.handoff", TASK, TaskHandoff("cyd", 0, "bob"), True),
     ("task.handoff", TASK, TaskHandoff("cyd", -1, "bob"), False),
     ("task.handoff", TASK, TaskHandoff("cyd", 0, "cyd"), False),

@@ -40,7 +40,7 @@ from holdfast.rules.limits import (
     COMMIT_PAGE_ROWS,
     LAMPORT_MAX,
 )
-from holdfast.rules.quorum.state_rows import Engine
+from holdfast.rules.quorum.intents import Engine
 from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Param, Route
 from holdfast.storage.files.blobs import check_sha

@@ -63,7 +63,7 @@ from holdfast.rules.limits import (
     LINK_READ_MS_MAX,
     MIB,
 )
-from holdfast.rules.quorum.state_rows import Engine
+from holdfast.rules.quorum.intents import Engine
 from holdfast.transport.handshake import ClientSession, Seed, handshake, require_proof
 from holdfast.transport.http_client import Client, Content
 from holdfast.transport.session_client import SessionClient

@@ -85,10 +85,11 @@ class BusHost:
             self.etcd_orders,
             self.voters,
             self.voters.addresses,
+            writer.write,
         )
         heard = MembersHeard(engine, self._member_peers, self.voters, _monotonic_ms)
         self.quorum = LocalQuorum(engine, writer.write, orders.order, orders, heard=heard)
-        orders.on_order = self.quorum.look
+        orders.on_order = self._order_changed
         self._orders = orders
         self._voter_service = VoterService(engine, orders.own_order, self._member_peers.standing)
         self.quorum.settings = settings.quorum
@@ -131,6 +132,7 @@ class BusHost:
                 await host.etcd_orders.start()
                 await host._begin()
                 await host.quorum.start()
+                host._orders.moves.start()
             except BaseException:
                 await host.etcd_orders.close()
                 await host.groups.close()
@@ -146,6 +148,12 @@ class BusHost:
         host._lock = lock
         return host
 
+    def _order_changed(self, mesh: str) -> None:
+        self.quorum.look(mesh)
+        if self._exchanges:
+            self.exchange.orders_changed()
+
+    _exchanges = False
     bus: Bus
     api: LocalBus
     members: MeshMembers
@@ -182,7 +190,9 @@ class BusHost:
             self.exchange = MeshExchange(self._engine, self.bus.key, grants=grants)
             self.exchange.know_keys(self._member_peers.keys_of)
             self.exchange.know_orders(self._orders.brings, self._orders.compared)
+            self.exchange.know_voters(self.groups.votes)
             await self.exchange.start()
+            self._exchanges = True
             self.members.on_change = self.exchange.refresh_soon
             self.auth.start(self.bus, self._peers)
         except BaseException:
@@ -284,6 +294,7 @@ class BusHost:
         if lock is None:
             return
         try:
+            await self._orders.moves.close()
             await self.quorum.close()
             await self.etcd_orders.close()
             await self.groups.close()

@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.node.core.commit_view import CommittedState
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.fold_tasks import note_replaced
 from holdfast.node.core.write_queue import queue_get, queue_put
 from holdfast.rules.bodies import Body
 from holdfast.rules.envelope import Envelope, decode
@@ -38,10 +39,11 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.ids import aside_id, id_text
 from holdfast.rules.lamport import highest_taken
+from holdfast.rules.merge import version_of
 from holdfast.rules.quorum.commit_record import decode_stored_record, encode_record
 from holdfast.rules.quorum.decide import Decision, as_recorded, commit_record, decide
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.intents import decode_intent
+from holdfast.rules.quorum.intents import MOVE, decode_intent
 from holdfast.rules.quorum.state_rows import CommitRow, QuorumRow
 from holdfast.rules.quorum.view import Clash, EntityRevision, PutTask
 from holdfast.rules.quorum.write_queue import WriteStatus, decided
@@ -88,6 +90,11 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """Of its commit; of an intent that was decided before, that of the first time."""
     diverged: str = ""
     """What our own rules made of it, where its record says otherwise. The record stands."""
+
+    @property
+    def ends_order(self) -> bool:
+        """Whether the order has ended with this entry, to go on with another engine."""
+        return self.op == MOVE and self.outcome is Outcome.APPLIED and self.number is not None
 
     @property
     def id(self) -> str | None:
@@ -150,7 +157,7 @@ class CommitRun:
             if isinstance(envelope, Refused):
                 decided.append(envelope)
                 continue
-            decision = _decided(state, standing, entry, envelope, body)
+            decision = _decided(state, entry, envelope, body)
             if entry.told is not None:
                 decision = self._as_told(state, entry, envelope, decision)
             decided.append(decision)
@@ -160,10 +167,10 @@ class CommitRun:
         offsets, waited = self._append(tx, counted)
         results = self._results(decided, offsets, standing.number)
         state.store(tx, offsets, self._ctx.now_ms())
-        self._follow(tx, mesh, counted)
+        self._follow(tx, mesh, counted, state)
         self._end_queued(tx, results, waited)
         self._end_voided(tx, state.voids)
-        tx.quorum_put(_moved(standing, self._entries, counted, self._upto))
+        tx.quorum_put(_moved(state.standing, self._entries, counted, self._upto))
         return results
 
     def committed(self) -> None:
@@ -259,7 +266,9 @@ class CommitRun:
 
     # --- what follows, here ------------------------------------------------------------------
 
-    def _follow(self, tx: Transaction, mesh: MeshRow, counted: list[_Counted]) -> None:
+    def _follow(
+        self, tx: Transaction, mesh: MeshRow, counted: list[_Counted], state: CommittedState
+    ) -> None:
         """Moves our clock past the stamps, notes whom we have heard, and tells this node's user of
         tasks that were taken from it.
         """
@@ -282,6 +291,9 @@ class CommitRun:
             tx.peer_seen(
                 PeerRow(mesh=self._mesh, peer=peer, last_seen_at=now, last_lamport=lamport)
             )
+        for row, task in state.replaced():
+            by = next(one.envelope for one in counted if one.envelope.entity == row.task)
+            note_replaced(tx, self._ctx, row, task, version_of(by))
         for one in counted:
             if one.envelope.op == _HANDOFF and one.decision.outcome is Outcome.APPLIED:
                 self._warn(tx, one)
@@ -369,12 +381,9 @@ def _body(envelope: Envelope | Refused) -> Body | None:
 
 
 def _decided(
-    state: CommittedState,
-    standing: QuorumRow,
-    entry: CommittedEntry,
-    envelope: Envelope,
-    body: Body | None,
+    state: CommittedState, entry: CommittedEntry, envelope: Envelope, body: Body | None
 ) -> Decision:
+    standing = state.standing  # an entry before this one may have ended the order
     known = state.intent(envelope.id)
     if known is None and entry.index <= standing.applied:
         return Decision(
@@ -408,8 +417,12 @@ def _refused(error: Refused) -> Committed:
 def _moved(
     standing: QuorumRow, entries: Sequence[CommittedEntry], counted: Sequence[_Counted], upto: int
 ) -> QuorumRow:
-    """Where we stand after the run."""
-    applied = max([standing.applied, upto, *(entry.index for entry in entries[-1:])])
+    """Where we stand after the run. What comes of an order that has ended moves nothing: the next
+    one has indexes of its own.
+    """
+    applied = standing.applied
+    if all(entry.fence.incarnation == standing.incarnation for entry in entries[-1:]):
+        applied = max([applied, upto, *(entry.index for entry in entries[-1:])])
     if not counted:
         return msgspec.structs.replace(standing, applied=applied)
     last = counted[-1]

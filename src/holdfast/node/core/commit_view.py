@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.core.fold_tasks import task_of
+from holdfast.node.core.fold_tasks import is_adopted, task_of
 from holdfast.rules.bodies import Body
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import Envelope
@@ -22,7 +22,8 @@ from holdfast.rules.limits import INTENT_OPERATIONS_MAX, QUORUM_CONFLICTS_OPEN_M
 from holdfast.rules.quorum.decide import Decision
 from holdfast.rules.quorum.entities import parent_type
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.intents import EntityChange
+from holdfast.rules.quorum.intents import ADOPT, EntityChange
+from holdfast.rules.quorum.order_move import moved_standing
 from holdfast.rules.quorum.state_rows import QuorumRow, RevisionRow, WaitingConflict
 from holdfast.rules.quorum.view import (
     EntityRow,
@@ -33,6 +34,7 @@ from holdfast.rules.quorum.view import (
     PutIntent,
     PutLease,
     PutNode,
+    PutOrder,
     PutTask,
     Write,
 )
@@ -68,6 +70,8 @@ class CommittedState:
         bodies: Sequence[Body | None],
     ) -> None:
         self._tx, self._mesh = tx, standing.mesh
+        self.standing = standing
+        """As it was, but for an order that the run itself ends."""
         self.fence = standing.fence
         self.number = standing.number
         known = tx.intents_known(self._mesh, ids)
@@ -83,6 +87,8 @@ class CommittedState:
         self._leases: dict[str, LeaseRow | None] = {}
         self._nodes: dict[str, NodeRow | None] = {}
         self._tasks: dict[str, Task | None] = {}
+        self._unadopted: dict[str, TaskRow] = {}
+        """Tasks that only stamps have made, as this node has them."""
         self._gained: Counter[EntityKey] = Counter()
         self._changed: dict[EntityKey, EntityRow] = {}
         self._revisions: list[RevisionRow] = []
@@ -126,6 +132,9 @@ class CommittedState:
     def task(self, id: str) -> Task | None:
         if id not in self._tasks:
             row = self._tx.task_get(self._mesh, id)
+            if row is not None and not is_adopted(self._tx, row):
+                self._unadopted[id] = row
+                row = None
             self._tasks[id] = None if row is None else task_of(row)
         return self._tasks[id]
 
@@ -160,11 +169,11 @@ class CommittedState:
         assert decision.counts, "an entry that does not count changes nothing"
         self.number += 1
         self.fence = fence
-        turns = 0
+        turns, apart = 0, envelope.op != ADOPT
         for write in decision.writes:
             if isinstance(write, PutTask):
                 self._turn(write, 2 * self.number + turns)
-                turns += 1
+                turns += apart  # what is adopted together stands in one place, in stamp order
             else:
                 self._put(write, envelope)
         if decision.clashes:
@@ -188,6 +197,8 @@ class CommittedState:
         elif isinstance(write, PutLease):
             self._put_leases[write.row.name] = write.row
             self._leases[write.row.name] = write.row if write.row.holder else None
+        elif isinstance(write, PutOrder):
+            self.standing = moved_standing(self.standing, write)
         elif isinstance(write, PutNode):
             self._nodes[write.row.peer] = self._put_nodes[write.row.peer] = write.row
         else:
@@ -209,6 +220,15 @@ class CommittedState:
         before = self.task(put.id) or Task()
         self._turns.append(_Turn(put, before, place, self.number))
         self._tasks[put.id] = put.task
+
+    def replaced(self) -> list[tuple[TaskRow, Task]]:
+        """Tasks that stood otherwise here than the order makes them: before, and now."""
+        found = ((row, self._tasks[id]) for id, row in self._unadopted.items())
+        return [
+            (row, task)
+            for row, task in found
+            if task is not None and TaskStanding.of(task) != TaskStanding.of(task_of(row))
+        ]
 
     # --- into the store ----------------------------------------------------------------------
 

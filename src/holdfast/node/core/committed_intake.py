@@ -145,7 +145,11 @@ class CommitPageIntake:
             if page.tag and standing.tag and page.tag != standing.tag:
                 detail = "another group of voters claims the mesh, in the same incarnation"
                 return self._trouble("commit_forked", number, detail)
-        elif self._by_voter and page.incarnation > standing.incarnation:
+        elif (
+            self._by_voter
+            and page.incarnation > standing.incarnation
+            and page.engine == standing.engine  # else it has moved, and this node will hear of it
+        ):
             detail = f"the mesh was recovered without this node: incarnation {page.incarnation}"
             return self._trouble("commit_forked", number, detail)
         return None

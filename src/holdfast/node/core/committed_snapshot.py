@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.node.core.commit import append_committed
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.fold_tasks import is_adopted, note_replaced, task_of
 from holdfast.node.core.write_queue import queue_list, queue_put
 from holdfast.protocol.quorum_snapshot import (
     VERSION,
@@ -63,10 +64,10 @@ from holdfast.rules.errors import (
 from holdfast.rules.lamport import highest_taken
 from holdfast.rules.limits import CHUNK_ROWS, QUORUM_STAGE_ROWS
 from holdfast.rules.quorum.commit_record import decode_stored_record
+from holdfast.rules.quorum.intents import Engine
 from holdfast.rules.quorum.snapshot_rules import SnapshotRules, check_last_revision
 from holdfast.rules.quorum.state_rows import (
     CommitRow,
-    Engine,
     QuorumRow,
     RevisionRow,
     WaitingConflict,
@@ -130,7 +131,12 @@ def give_snapshot(
     )
     writer.rows(ConflictsPage, map(_given_conflict, conflicts))
     writer.rows(TasksPage, map(_given_task, _tasks(reader, mesh)))
-    turns = (turn for task in _tasks(reader, mesh) for turn in reader.task_events(mesh, task.task))
+    turns = (
+        turn
+        for task in _tasks(reader, mesh)
+        for turn in reader.task_events(mesh, task.task)
+        if turn.place
+    )
     writer.rows(TurnsPage, map(_given_turn, turns))
     writer.end()
     return index
@@ -190,11 +196,13 @@ def _given_conflict(row: WaitingConflict) -> GivenConflict:
 
 
 def _tasks(reader: Reader, mesh: str) -> Iterator[TaskRow]:
-    return paged(
+    """Those that the order has: what stamps alone have made is this node's own."""
+    rows = paged(
         lambda after: reader.task_scan(mesh, None, after, CHUNK_ROWS, known_only=False),
         lambda row: row.task,
         "",
     )
+    return (row for row in rows if is_adopted(reader, row))
 
 
 def _given_task(row: TaskRow) -> GivenTask:
@@ -464,10 +472,18 @@ class SnapshotStage:
         standing = self._stands(tx, header)
         if standing.number != self._known or standing.applied > header.index:
             raise LogMismatch(f"commits of {self._mesh!r} were folded meanwhile; take it in again")
+        kept = self._not_adopted(tx)
         tx.committed_move(self._staging, self._mesh, tx.log_bounds()[1])
         for row in tasks:
+            ours, given = kept.pop(row.task, None), task_of(self._task(row, 0))
+            if ours is not None and task_of(ours[0]) != given:
+                note_replaced(tx, self._ctx, ours[0], given, row.last)
             entry = tx.log_find(row.last.id)
             tx.task_put(self._task(row, 0 if entry is None else entry.offset))
+        for own, events in kept.values():  # the order has not heard of them yet
+            tx.task_put(own)
+            for event in events:
+                tx.task_event_put(event)
         self._end_queued(tx)
         mesh = tx.mesh_get(self._mesh)
         assert mesh is not None, "a mesh with voters is there"
@@ -484,6 +500,16 @@ class SnapshotStage:
                 committed_at=header.committed_at,
             )
         )
+
+    def _not_adopted(self, tx: Transaction) -> dict[str, tuple[TaskRow, list[TaskEventRow]]]:
+        """Tasks of this node that stamps alone have made."""
+        rows = paged(
+            lambda after: tx.task_scan(self._mesh, None, after, CHUNK_ROWS, known_only=False),
+            lambda row: row.task,
+            "",
+        )
+        own = [row for row in rows if not is_adopted(tx, row)]
+        return {row.task: (row, tx.task_events(self._mesh, row.task)) for row in own}
 
     def _task(self, row: GivenTask, offset: int) -> TaskRow:
         return TaskRow(mesh=self._mesh, offset=offset, **msgspec.structs.asdict(row))

@@ -20,7 +20,7 @@ from holdfast.rules.quorum.task_turns import fold_both
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import ConflictRow, TaskEventRow, TaskRow, WarningRow
 from holdfast.rules.task_join import Verdict, join
-from holdfast.storage.ports import Transaction
+from holdfast.storage.ports import Reader, Transaction
 
 
 def fold_task(
@@ -109,13 +109,53 @@ def task_of(row: TaskRow) -> tasks.Task:
 
 
 def task_of_events(events: Iterable[TaskEventRow]) -> tasks.Task:
-    """What the stored turns of a task make of it: those that stamps decided, and behind them those
-    that a quorum has committed, in commit order.
+    """What the stored turns of a task make of it. Once a quorum has committed one, those that
+    stamps decided count no more: it begins with what was created or adopted, and goes on in commit
+    order.
     """
     turns = list(events)
     stamped = (event.turn for event in turns if not event.place)
     task, _ = fold_both(stamped, [event.turn for event in turns if event.place])
     return task
+
+
+def is_adopted(tx: Reader, row: TaskRow) -> bool:
+    """Whether a task is in the order of its quorum: its last turn has a place there."""
+    last = tx.task_event_before(row.mesh, row.task, row.last, or_at=True)
+    return last is not None and last.version == row.last and last.place > 0
+
+
+def note_replaced(
+    tx: Transaction, ctx: NodeContext, row: TaskRow, task: tasks.Task, by: Version
+) -> None:
+    """A task stood otherwise on this node than the quorum has adopted it: that is kept for people,
+    and whoever held it here is warned. `by` is who adopted it.
+    """
+    tx.conflict_add(
+        ConflictRow(
+            mesh=row.mesh,
+            family="task",
+            owner="",
+            entity=row.task,
+            reason="the quorum has adopted the task as another node had it",
+            winner=by,
+            loser=row.last,
+            loser_op=f"task.{row.status}",
+            loser_body=NOTHING,
+            found_at=ctx.now_ms(),
+        )
+    )
+    holder = row.holder if row.status is tasks.TaskStatus.CLAIMED else None
+    if holder is not None and holder.peer == ctx.peer and task.holder != holder:
+        tx.warning_add(
+            WarningRow(
+                mesh=row.mesh,
+                type="task_claim_superseded",
+                entity=row.task,
+                by_peer=by.peer,
+                at_lamport=by.lamport,
+            )
+        )
 
 
 def _task_row(

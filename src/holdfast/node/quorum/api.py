@@ -101,6 +101,12 @@ class QuorumApi(Protocol):
         some. `engine`: `embedded`, or the address of an etcd (`etcd://…`).
         """
 
+    async def move(self, mesh: str, voters: tuple[str, ...] = (), *, engine: str) -> OrderStatus:
+        """Ends the order of a mesh and goes on with another engine: this node and these voters, or
+        an etcd (`etcd://…`). Writes that come meanwhile wait in the queue; leases stay with their
+        holders, and fences grow. On the other nodes it takes part in the etcd's order.
+        """
+
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
         """Makes a member of the mesh a voter: it learns everything first, then it votes."""
 

@@ -59,6 +59,13 @@ class QuorumInit(_Asked, frozen=True, kw_only=True):
     """`embedded`, or the address of an etcd: `etcd://…`."""
 
 
+class QuorumMove(_Asked, frozen=True, kw_only=True):
+    engine: str
+    """Which is to keep the order: `embedded`, or the address of an etcd: `etcd://…`."""
+    voters: tuple[str, ...] = ()
+    """Peers that vote beside this node."""
+
+
 class QuorumTransfer(_Asked, frozen=True, kw_only=True):
     to: str | None = None
     timeout_ms: int | None = None

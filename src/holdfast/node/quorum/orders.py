@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -16,11 +17,14 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
 from holdfast.node.quorum.etcd.operators import EtcdOperators
+from holdfast.node.quorum.etcd.order_fold import Write
 from holdfast.node.quorum.etcd.orders import EtcdOrders
 from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
+from holdfast.node.quorum.moving import EngineMoves
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
-from holdfast.rules.errors import BadInput, Conflict, NoVoters
+from holdfast.rules.errors import BadInput, Conflict, NoQuorum, NotFresh, NoVoters
+from holdfast.rules.limits import FORWARD_TRY_MS
 from holdfast.rules.quorum.state_rows import QuorumRow
 
 ETCD_SCHEME: Final = "etcd:"
@@ -49,6 +53,8 @@ class NodeOrders:
         etcd: EtcdOrders,
         bus: RequestBus,
         voters: Callable[[str], Sequence[str]],
+        write: Write,
+        random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """`voters` says who may vote in a mesh, those that are linked first: as the bus takes
         them.
@@ -61,6 +67,10 @@ class NodeOrders:
         self.on_order: Callable[[str], None] = lambda mesh: None
         """Hears that the order of a mesh is here now, is another one, or is gone."""
         groups.on_group = etcd.on_order = self._group_changed
+        self.moves = EngineMoves(
+            engine, write, self.own_order, operators, etcd, self._etcd_operators, random
+        )
+        groups.on_moved = etcd.on_moved = self.moves.ended
 
     def order(self, mesh: str) -> MeshOrder:
         """NoVoters if the mesh has no quorum that this node knows."""
@@ -87,12 +97,13 @@ class NodeOrders:
 
     def brings(self, row: QuorumRow) -> bool:
         """Whether an engine of this node brings what is committed, so that no neighbour is asked
-        for it. An etcd brings nothing to a node that cannot go on with its order.
+        for it. An etcd brings nothing to a node that cannot go on with its order or does not reach
+        it.
         """
         order = self._etcd.order(row.mesh)
         if order is None:
             return row.voter is not None
-        return order.part in ("coordinator", "member")
+        return order.part in ("coordinator", "member") and not order.is_cut_off
 
     def compared(self, mesh: str) -> None:
         """The order of a mesh was compared with that of another node."""
@@ -126,9 +137,13 @@ class NodeOrders:
         elif engine == "embedded":
             await self._embedded.init(mesh, voters)
         else:
-            raise BadInput(  # without repeating it: it may be an address with a secret
-                "this is no engine of a quorum", hint="say embedded, or etcd://HOST:PORT"
-            )
+            raise _no_engine()
+        return self.order(mesh).status()
+
+    async def move(self, mesh: str, voters: tuple[str, ...], *, engine: str) -> OrderStatus:
+        if engine != "embedded" and not engine.startswith(ETCD_SCHEME):
+            raise _no_engine()
+        await self.moves.move(mesh, engine, voters)
         return self.order(mesh).status()
 
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None) -> OrderStatus:
@@ -154,5 +169,26 @@ class NodeOrders:
                 f"{mesh!r} would go on with what this node has; what only the others have is lost",
                 hint=f"if they are gone for good: holdfast quorum recover {mesh} --accept-loss",
             )
-        await self._operators(mesh).recover(mesh)
+        order = self.order(mesh)
+        if isinstance(order, ForwardedOrder):
+            await self._recover_alone(order)
+        else:
+            await self._operators(mesh).recover(mesh)
         return self.order(mesh).status()
+
+    async def _recover_alone(self, order: ForwardedOrder) -> None:
+        """This node has no vote and no etcd. Conflict if somebody who has one answers."""
+        try:
+            await order.confirm(timeout_ms=FORWARD_TRY_MS)
+        except (NoQuorum, NotFresh):
+            await self._embedded.recover_behind(order.mesh)
+            return
+        raise Conflict(
+            f"the order of {order.mesh!r} goes on elsewhere: nothing is to be recovered",
+            hint=f"see: holdfast quorum status {order.mesh}",
+        )
+
+
+def _no_engine() -> BadInput:
+    """Without repeating what was said: it may be an address with a secret."""
+    return BadInput("this is no engine of a quorum", hint="say embedded, or etcd://HOST:PORT")

@@ -19,7 +19,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from holdfast.node.core.commit import Committed
-from holdfast.rules.quorum.state_rows import Engine
+from holdfast.rules.errors import NoQuorum
+from holdfast.rules.quorum.intents import Engine
 
 OrderPart = Literal["coordinator", "voter", "learner", "member", "removed", "must_rejoin", "failed"]
 """What this node is in an order: it coordinates, it votes, it only receives, it asks voters, or it
@@ -96,3 +97,11 @@ class MeshOrder(Protocol):
         """
 
     def status(self) -> OrderStatus: ...
+
+
+def order_moved(mesh: str) -> NoQuorum:
+    """What callers of an order hear that has ended. Nothing of theirs was decided by it."""
+    return NoQuorum(
+        f"the order of {mesh!r} has ended here and goes on with another engine",
+        hint="ask again in a moment; see: holdfast quorum status",
+    )

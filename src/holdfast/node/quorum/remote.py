@@ -96,6 +96,10 @@ class RemoteQuorum:
         asked = documents.QuorumInit(voters=voters, engine=engine)
         return await self._post(mesh, "init", asked, OrderStatus, QUORUM_CHANGE_MS)
 
+    async def move(self, mesh: str, voters: tuple[str, ...] = (), *, engine: str) -> OrderStatus:
+        asked = documents.QuorumMove(voters=voters, engine=engine)
+        return await self._post(mesh, "move", asked, OrderStatus, 3 * QUORUM_CHANGE_MS)
+
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
         return await self._member("POST", mesh, peer, timeout_ms)
 

@@ -43,7 +43,7 @@ from holdfast.rules.limits import (
     FORWARDED_MAX,
     REASON_CHARS_MAX,
 )
-from holdfast.rules.quorum.intents import decode_intent
+from holdfast.rules.quorum.intents import MOVE, decode_intent
 from holdfast.storage.ports import Reader
 
 
@@ -152,6 +152,8 @@ def _check_intent(wanted: ProposeAsked, member: MemberStanding) -> Envelope:
     if envelope.mesh != wanted.mesh or envelope.id != wanted.id:
         raise BadEnvelope("the envelope is of another mesh or id than its proposal")
     decode_intent(envelope)
+    if envelope.op == MOVE and "vote" not in member.grants:
+        raise NotGranted(f"{member.name} may not vote, and so not move the order of {wanted.mesh}")
     if envelope.origin != member.name and "relay" not in member.grants:
         raise ForgedOrigin(f"{member.name} may not propose what {envelope.origin} wrote")
     return envelope

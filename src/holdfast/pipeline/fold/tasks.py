@@ -13,6 +13,7 @@ one in memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -81,8 +82,16 @@ def _turns(rows: Iterator[_Row]) -> _Turns:
             committed[version], numbers[version] = tasks.Turn(version, *rest), number
         elif not stamped or stamped[-1].version != version:
             stamped.append(tasks.Turn(version, *rest))
-    # A handoff is two turns of one commit: the release comes before the claim that follows it.
-    in_order = sorted(committed.values(), key=lambda turn: (numbers[turn.version], turn.generation))
+    # What was adopted stays in stamp order. A handoff is two turns of one commit and one id: the
+    # release comes before the claim that follows it.
+    shared = Counter(version.id for version in committed)
+
+    def place(turn: tasks.Turn) -> tuple[int, int, int]:
+        version = turn.version
+        generation = turn.generation if shared[version.id] > 1 else 0
+        return numbers[version], version.lamport, generation
+
+    in_order = sorted(committed.values(), key=place)
     return _Turns(stamped, in_order, numbers)
 
 

@@ -56,6 +56,20 @@ def standing_in(row: QuorumRow, state: OrderState, incarnation: int) -> QuorumRo
     return msgspec.structs.replace(row, incarnation=incarnation, tag=base.nonce)
 
 
+def check_same_order(row: QuorumRow, state: OrderState) -> None:
+    """MustRejoin if the etcd holds another order than the one that this node follows: the same
+    incarnation, begun by somebody else.
+    """
+    base = state.base(row.incarnation)
+    if base is not None and row.tag and base.nonce != row.tag:
+        raise MustRejoin(
+            f"the etcd holds another incarnation {row.incarnation} of {row.mesh!r} than the one "
+            "that this node is in",
+            hint="two orders claim the same mesh: see that the address names the right etcd and "
+            "scope",
+        )
+
+
 def after_set_back(row: QuorumRow, state: OrderState) -> QuorumRow | None:
     """The standing of a node that has seen more than the etcd has. If somebody has recovered the
     order with just what this node has, it goes on from there; None if nobody has recovered it.

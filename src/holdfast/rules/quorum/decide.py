@@ -75,11 +75,14 @@ from holdfast.rules.quorum.intents import (
     LeaseExpire,
     LeaseRelease,
     LeaseRenew,
+    OrderMove,
+    TaskAdopt,
     TaskHandoff,
     decode_intent,
 )
 from holdfast.rules.quorum.lease import rule_lease
-from holdfast.rules.quorum.task_turns import rule_handoff, rule_node, rule_turn
+from holdfast.rules.quorum.order_move import rule_move
+from holdfast.rules.quorum.task_turns import rule_adopt, rule_handoff, rule_node, rule_turn
 from holdfast.rules.quorum.view import (
     Clash,
     EntityRevision,
@@ -161,6 +164,10 @@ def _rule(
         return rule_change(view, envelope, body, fence, committed_at)
     if isinstance(body, LeaseAcquire | LeaseRenew | LeaseRelease | LeaseExpire):
         return rule_lease(view, envelope, body, fence, committed_at)
+    if isinstance(body, OrderMove):
+        return rule_move(body, fence)
+    if isinstance(body, TaskAdopt):
+        return rule_adopt(view, envelope, body)
     if isinstance(body, TaskHandoff):
         return rule_handoff(view, envelope, body)
     if envelope.op.startswith("node."):

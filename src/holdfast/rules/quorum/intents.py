@@ -13,6 +13,8 @@ docs/decisions, 0075.
     lease.expire     the coordinator ends one that was not renewed in time
     node.lost        a node is declared lost, after a silence
     node.back        it is back
+    order.move       the order ends here, and goes on with another engine
+    task.adopt       a task from before there were voters is decided by them from now on
     task.handoff     a task of a lost node gets another holder, or none
     task.*           the turns of tasks, as in every mesh; here commit order decides them
 
@@ -42,6 +44,7 @@ from holdfast.rules.envelope import UNCOUNTED, VERSION, Envelope, IntentId
 from holdfast.rules.errors import BadEnvelope, BadInput, OverLimit
 from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.ids import check_id, id_text
+from holdfast.rules.order import Version, order_key
 from holdfast.rules.quorum.entities import (
     base_missing,
     check_given,
@@ -51,8 +54,11 @@ from holdfast.rules.quorum.entities import (
     refuse_inexact,
 )
 from holdfast.rules.quorum.fence import FenceOrder, check_order
+from holdfast.rules.quorum.log_rows import TAG_BYTES
 
 OperationKind = Literal["put", "patch", "delete"]
+Engine = Literal["embedded", "etcd"]
+"""Who keeps the order of a mesh: voters among its nodes, or an etcd."""
 NO_FIELDS: Final = b"{}"
 
 
@@ -125,6 +131,34 @@ class LeaseExpire(Body, frozen=True):
 class NodeLost(Body, frozen=True):
     silent_ms: int
     """For how long its coordinator had not heard of it."""
+
+
+class OrderMove(Body, frozen=True):
+    """Ends an incarnation of the order; the next one is kept by another engine."""
+
+    incarnation: int
+    """The one that ends. Where another one decides by now, nothing happens."""
+    engine: Engine
+    """Which keeps the next one."""
+    tag: bytes
+    """Tells the next incarnation from any other."""
+
+
+class AdoptedTurn(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A turn of a task that stamps have decided, as its origin made it."""
+
+    version: Version
+    kind: str
+    generation: int
+    event_time: int
+    title: str = ""
+    description: str = ""
+
+
+class TaskAdopt(Body, frozen=True):
+    """All turns of a task that the adopting node has, in stamp order."""
+
+    turns: tuple[AdoptedTurn, ...]
 
 
 class TaskHandoff(Body, frozen=True):
@@ -293,6 +327,35 @@ def _check_back(envelope: Envelope, body: Nothing) -> None:
     names.check_peer(envelope.entity)
 
 
+def _check_move(envelope: Envelope, body: OrderMove) -> None:
+    if envelope.entity != ORDER:
+        raise BadEnvelope(f"a move is about {ORDER!r}, not {envelope.entity!r}")
+    if not 1 <= body.incarnation < limits.INCARNATION_MAX:
+        raise BadEnvelope(f"behind incarnation {body.incarnation} there is no other")
+    if len(body.tag) != TAG_BYTES:
+        raise BadEnvelope(f"the tag of an order has {TAG_BYTES} bytes, not {len(body.tag)}")
+
+
+def _check_adopt(envelope: Envelope, body: TaskAdopt) -> None:
+    names.check_key(envelope.entity, "task")
+    if not body.turns or all(turn.kind != "create" for turn in body.turns):
+        raise BadEnvelope("a task is adopted with the turn that creates it")
+    for turn in body.turns:
+        if turn.kind not in TURN_KINDS:
+            raise BadEnvelope(f"{turn.kind!r} is no turn of a task")
+        lamport, peer, id = turn.version
+        names.check_peer(peer)
+        check_id(id)
+        for number in (lamport, turn.generation, turn.event_time):
+            if not 0 <= number < limits.LAMPORT_MAX:
+                raise BadEnvelope(f"a turn of a task has the number {number}")
+        if turn.kind != "create" and (turn.title or turn.description):
+            raise BadEnvelope("only the turn that creates a task names it")
+    order = [order_key(turn.version) for turn in body.turns]
+    if order != sorted(set(order)):
+        raise BadEnvelope("the turns of a task are not in stamp order")
+
+
 def _check_handoff(envelope: Envelope, body: TaskHandoff) -> None:
     names.check_peer(body.holder)
     if body.to:
@@ -314,6 +377,11 @@ def check_ttl(ttl_ms: int) -> int:
     return ttl_ms
 
 
+TURN_KINDS: Final = frozenset({"create", "claim", "release", "complete", "cancel"})
+ADOPT: Final = "task.adopt"
+MOVE: Final = "order.move"
+ORDER: Final = "order"
+"""What a move is about: there is one order in a mesh."""
 TASK_OPS: Final = frozenset(
     {"task.create", "task.claim", "task.release", "task.complete", "task.cancel"}
 )
@@ -326,6 +394,8 @@ _CHECKS: Final[dict[str, tuple[type[Body], Callable[[Envelope, Any], None]]]] = 
     "lease.expire": (LeaseExpire, _check_expire),
     "node.lost": (NodeLost, _check_lost),
     "node.back": (Nothing, _check_back),
+    MOVE: (OrderMove, _check_move),
+    ADOPT: (TaskAdopt, _check_adopt),
     "task.handoff": (TaskHandoff, _check_handoff),
 }
 _BODIES: Final = {

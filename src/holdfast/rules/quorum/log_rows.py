@@ -16,6 +16,8 @@ import msgspec
 
 CONFIG_KIND: Final = 2
 """The kind of an entry that changes who the voters are. Other kinds mean nothing to the log."""
+FOUNDED_AT: Final = 1
+"""The index that stands for everything before it, where a group takes over from another engine."""
 TAG_BYTES: Final = 16
 """The length of a tag of a group."""
 

@@ -22,6 +22,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.limits import QUORUM_ENTRY_BYTES_MAX, QUORUM_WRITE_ENTRIES_MAX
 from holdfast.rules.quorum.log_rows import (
+    FOUNDED_AT,
     TAG_BYTES,
     TAKES_PART,
     GroupRow,
@@ -43,6 +44,30 @@ def check_identity(tag: bytes, voter: int, incarnation: int) -> None:
         raise BadValue(f"the tag of a group has {TAG_BYTES} bytes, not {len(tag)}")
     if not (0 < voter < 1 << 63 and 0 < incarnation < 1 << 63):
         raise BadValue("voter ids and incarnations are numbers from 1 on, of 63 bits")
+
+
+def founded(
+    group: GroupRow, old: tuple[GroupRow, LogHead] | None, used: Collection[int], term: int
+) -> LogHead:
+    """The head of a log that begins behind what another engine has committed. Who joins such a
+    group begins behind nothing, and so gets all of that as a snapshot.
+    """
+    check_identity(group.tag, group.voter, group.incarnation)
+    check_fresh_voter(group.scope, group.voter, used)
+    if old is not None and group.incarnation <= old[0].incarnation:
+        raise LogMismatch(f"{group.scope} is in incarnation {old[0].incarnation} here already")
+    term = max(term, 0 if old is None else old[1].term)
+    written = 0 if old is None else old[1].written
+    first = FOUNDED_AT
+    return LogHead(
+        term=term,
+        commit=first,
+        written=written,
+        base=first,
+        base_term=term,
+        last=first,
+        last_term=term,
+    )
 
 
 def check_fresh_voter(scope: str, voter: int, used: Collection[int]) -> None:

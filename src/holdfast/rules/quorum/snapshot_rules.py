@@ -28,13 +28,12 @@ from holdfast.rules.quorum.entities import (
     refuse_inexact,
 )
 from holdfast.rules.quorum.fence import FenceToken, check_newer, check_order
-from holdfast.rules.quorum.intents import check_lease_name, check_ttl
+from holdfast.rules.quorum.intents import TURN_KINDS, check_lease_name, check_ttl
 from holdfast.rules.quorum.state_rows import LOST, RevisionRow, WaitingConflict
 from holdfast.rules.quorum.view import EntityRow, LeaseRow, NodeRow
 from holdfast.rules.rows import TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
 
-_KINDS: Final = frozenset({"create", "claim", "release", "complete", "cancel"})
 _CLASHES: Final = frozenset({"moved", "ahead", "covered"})
 
 
@@ -184,7 +183,7 @@ class SnapshotRules:
             names.check_key(row.task, "task")
             self._grows("turn", (row.task.encode(), row.place, _order(row.version)))
             _check_texts(row.title, row.description)
-            _check(row.kind in _KINDS, "it is no turn that we know")
+            _check(row.kind in TURN_KINDS, "it is no turn that we know")
             _check(row.place <= 2 * self._number + 1, "it was committed later")
             standing = row.standing
             held = () if standing is None else (standing.holder, standing.ended)

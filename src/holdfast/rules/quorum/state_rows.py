@@ -8,19 +8,18 @@ decision, and what the lane of a quorum keeps of a row of the outbox.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 from zlib import crc32
 
 import msgspec
 
 from holdfast.rules.outbox import DROPPED, OutboxState
 from holdfast.rules.quorum.fence import FenceToken
+from holdfast.rules.quorum.intents import Engine
 from holdfast.rules.quorum.view import Clash
 from holdfast.rules.quorum.write_queue import QueuedWrite, WriteCounts, WriteStatus
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import OutboxRow
-
-Engine = Literal["embedded", "etcd"]
 
 
 class QuorumRow(msgspec.Struct, frozen=True, kw_only=True):

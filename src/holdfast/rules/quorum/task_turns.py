@@ -8,6 +8,10 @@ A task of a lost node changes hands by `task.handoff`: in one entry it is releas
 its holder, which opens the next generation, and claimed by whoever is to go on. The old holder's
 own turns name the generation before, so they lose, whenever they come.
 
+A task from before there were voters is none of theirs until `task.adopt` brings it into the order,
+with the turns that one node had of it: the first adoption stands. From then on it is what the order
+makes of it, on every node, whatever stamps had made of it there (docs/decisions, 0087).
+
 What a commit did to its task follows from its envelope and the outcome on its record
 (`committed_turns`), so whoever has both needs nothing else of the mesh to fold a task.
 """
@@ -29,7 +33,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.order import Version
 from holdfast.rules.quorum.entities import MESH_SETTINGS_ID, PARK, TO_LOCAL, read_fields
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.intents import NodeLost, TaskHandoff
+from holdfast.rules.quorum.intents import NodeLost, TaskAdopt, TaskHandoff
 from holdfast.rules.quorum.view import NodeRow, PutNode, PutTask, Ruling, View, holder_of
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.tasks import DISCARDED, Judged, Task, Turn
@@ -44,6 +48,18 @@ def rule_turn(view: View, envelope: Envelope, body: Body) -> Ruling:
     after, judged = tasks.step(task or Task(), turn_of(envelope, body))
     outcome = Outcome.SUPERSEDED if judged.event in DISCARDED else Outcome.APPLIED
     return Ruling(outcome=outcome, writes=(PutTask(envelope.entity, after, judged),))
+
+
+def rule_adopt(view: View, envelope: Envelope, body: TaskAdopt) -> Ruling:
+    """What the adoption of a task does: its turns are taken one after the other, once for all."""
+    task = view.task(envelope.entity)
+    if task is not None:
+        return Ruling(outcome=Outcome.SUPERSEDED)
+    task, writes = Task(), []
+    for turn in adopted_turns(body):
+        task, judged = tasks.step(task, turn)
+        writes.append(PutTask(envelope.entity, task, judged))
+    return Ruling(outcome=Outcome.APPLIED, writes=tuple(writes))
 
 
 def rule_handoff(view: View, envelope: Envelope, body: TaskHandoff) -> Ruling:
@@ -92,19 +108,34 @@ def handoff_turns(envelope: Envelope, body: TaskHandoff) -> list[Turn]:
     return turns
 
 
+def adopted_turns(body: TaskAdopt) -> list[Turn]:
+    """The turns that an adoption brings, as their origins made them."""
+    return [
+        Turn(one.version, one.kind, one.generation, one.event_time, one.title, one.description)
+        for one in body.turns
+    ]
+
+
 def committed_turns(envelope: Envelope, body: Body, outcome: Outcome | None) -> list[Turn]:
     """What a commit of a `task.…` op with this outcome has added to the turns of its task."""
     if isinstance(body, TaskHandoff):
         return handoff_turns(envelope, body) if outcome is Outcome.APPLIED else []
+    if isinstance(body, TaskAdopt):
+        return adopted_turns(body) if outcome is Outcome.APPLIED else []
     # A turn that lost is part of the history; one that was refused never was a turn.
     return [] if outcome is None else [turn_of(envelope, body)]
 
 
 def fold_both(stamped: Iterable[Turn], committed: Sequence[Turn]) -> tuple[Task, list[Judged]]:
-    """The task that turns make which stamps decided, before there were voters, and behind them
-    those that were committed, in commit order.
+    """The task that its turns make, those that stamps decided and those that were committed, in
+    commit order. As soon as there is one of the latter the former are history only: what was
+    adopted of them is among the committed ones.
     """
     task, history = tasks.fold(stamped)
+    if not committed:
+        return task, history
+    adopted = {turn.version for turn in committed}
+    task, history = Task(), [one for one in history if one.turn.version not in adopted]
     for turn in committed:
         task, judged = tasks.step(task, turn)
         history.append(judged)

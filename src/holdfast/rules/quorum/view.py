@@ -123,7 +123,8 @@ class View(Protocol):
 
     def lease(self, name: str) -> LeaseRow | None: ...
 
-    def task(self, id: str) -> Task | None: ...
+    def task(self, id: str) -> Task | None:
+        """A task that an entry has created or adopted; others are not the quorum's."""
 
     def tasks_of(self, holder: str, limit: int) -> Sequence[tuple[str, Task]]:
         """Tasks that a peer holds, in the order of their ids."""
@@ -153,11 +154,19 @@ class PutNode(msgspec.Struct, frozen=True, gc=False):
     row: NodeRow
 
 
+class PutOrder(msgspec.Struct, frozen=True, gc=False):
+    """The order ends with this entry; the next incarnation is kept by this engine."""
+
+    engine: Literal["embedded", "etcd"]
+    incarnation: int
+    tag: bytes
+
+
 class PutIntent(msgspec.Struct, frozen=True, gc=False):
     record: IntentRecord
 
 
-Write = PutEntity | PutLease | PutTask | PutNode | PutIntent
+Write = PutEntity | PutLease | PutTask | PutNode | PutOrder | PutIntent
 
 ClashKind = Literal["moved", "ahead", "covered"]
 

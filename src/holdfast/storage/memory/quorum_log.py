@@ -50,6 +50,7 @@ from holdfast.rules.quorum.log_saves import (
     check_identity,
     check_snapshot,
     check_takes_part,
+    founded,
 )
 from holdfast.storage.quorum_port import Answer, LogState
 
@@ -135,6 +136,18 @@ class MemoryQuorumLog:
                 )
             row = GroupRow(scope=scope, incarnation=1, tag=tag, voter=voter, standing="voter")
             return self._add(row, LogHead(), config)
+
+    def found(
+        self, scope: str, *, incarnation: int, tag: bytes, voter: int, config: bytes, term: int
+    ) -> GroupRow:
+        row = GroupRow(scope=scope, incarnation=incarnation, tag=tag, voter=voter, standing="voter")
+        with self._open():
+            old = self._groups.get(scope)
+            if old is not None and old.row.tag == tag:
+                return old.row
+            before = None if old is None else (old.row, old.head)
+            head = founded(row, before, self._used.get(scope, ()), term)
+            return self._add(row, head, config)
 
     def join(self, scope: str, *, incarnation: int, tag: bytes, voter: int) -> GroupRow:
         check_identity(tag, voter, incarnation)

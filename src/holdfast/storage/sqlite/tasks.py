@@ -29,7 +29,8 @@ _PUT_EVENT = (
     f"{_EVENT.insert} "
     "ON CONFLICT (mesh, task, lamport, peer, id) DO UPDATE SET event = excluded.event, "
     "against_lamport = excluded.against_lamport, against_peer = excluded.against_peer, "
-    "against_id = excluded.against_id, standing = excluded.standing, opened = excluded.opened"
+    "against_id = excluded.against_id, standing = excluded.standing, opened = excluded.opened, "
+    "place = excluded.place"
 )
 
 

@@ -124,6 +124,29 @@ def test_Q4_a_survivor_that_committed_nothing_else_joins_the_one_that_was_chosen
     voted(tmp_path, story, "ana", "bo", "cy")
 
 
+def test_Q4_a_second_recovery_beside_a_link_that_stands_is_found_by_both(tmp_path: Path) -> None:
+    """The link is older than the right to vote, and nobody meets anew."""
+
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo, cy = nodes
+        await ana.host.operators.init(MESH, ["bo", "cy"])
+        await ana.put("together")
+        await until(lambda: all(node.mission() is not None for node in nodes))
+        await ana.down()
+        await cy.down()
+        await until(lambda: not bo.order.has_quorum)
+        await bo.host.operators.recover(MESH)
+        await bo.put("by bo", id="b")
+        await cy.up()
+        await until(lambda: bool(cy.order.claims))
+        assert not cy.order.is_contested, "one claim against three voters"
+        await cy.host.operators.recover(MESH)
+        await cy.put("by cy", id="c")
+        await until(lambda: bo.order.is_contested and cy.order.is_contested)
+
+    voted(tmp_path, story, "ana", "bo", "cy")
+
+
 class Votes(TrustGrants):
     """Everybody may vote but eve."""
 

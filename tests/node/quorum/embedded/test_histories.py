@@ -18,7 +18,16 @@ from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import AppendAnswer, HeartbeatAnswer, Message
 from support.linearizability import Register, culprits, judge, narrowed
 from support.seeds import seeds
-from support.voter_histories import KEYS, WAYS, HistoryWorld, Voter, tell
+from support.voter_histories import (
+    KEYS,
+    WAYS,
+    HistoryWorld,
+    Voter,
+    cut_power,
+    depose,
+    hand_over,
+    tell,
+)
 
 pytestmark = pytest.mark.sim
 
@@ -26,6 +35,8 @@ CALLS = 400
 HISTORIES = 500
 PARTS = 10
 FINDING_MAX = 64
+ELECTED_MS = 3_000
+"""Somebody leads by then."""
 LEASE_MS = 900
 """Of a planted bug: below the shortest election timeout."""
 
@@ -60,6 +71,15 @@ def test_Q4_Q9_R3_histories_under_faults_are_linearizable(part: int) -> None:
         assert len(world.history) == CALLS
         answered += sum(call.ended is not None for call in world.history)
     assert answered > CALLS * len(numbers) // PARTS // 2, "a history of silence shows nothing"
+
+
+def test_Q13_while_leadership_is_transferred_writes_and_reads_wait_and_none_is_refused() -> None:
+    for number in range(8):
+        world = tell(number, (), calls=CALLS, again=hand_over)
+        assert not wrong(world), number
+        refused = [c for c in world.history if c.ended is None and c.began > ELECTED_MS]
+        assert not refused, f"history {number}: {refused[0]}"
+        assert sum(map(bool, world.handed)) >= 2, "it was handed over"
 
 
 def _acknowledges_before_the_disk(patch: pytest.MonkeyPatch) -> None:
@@ -102,21 +122,30 @@ def _trusts_its_lease_by_its_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupDriver, "read", read_by_lease)
 
 
-@pytest.mark.parametrize(
-    ("plant", "first"),
-    [
-        (_acknowledges_before_the_disk, 93),
-        (_reads_without_asking, 39),
-        (_trusts_its_lease_by_its_clock, 3),
-    ],
+PLANTED = (
+    (_acknowledges_before_the_disk, cut_power),
+    (_reads_without_asking, depose),
+    (_trusts_its_lease_by_its_clock, depose),
 )
+
+
+@pytest.mark.parametrize(("plant", "again"), PLANTED)
 def test_R1_planted_bugs_are_found_by_histories(
-    plant: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None],
+    again: Callable[[HistoryWorld], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`first` is the history that has shown it: the search begins there."""
     plant(monkeypatch)
-    for number in range(first, first + FINDING_MAX):
-        if found := wrong(tell(number, cuts(number % 64), calls=CALLS)):
+    for number in range(FINDING_MAX):
+        if found := wrong(tell(number, (), calls=CALLS, again=again)):
             assert found[0]
             return
     pytest.fail(f"not found in {FINDING_MAX} histories")
+
+
+@pytest.mark.parametrize("again", [cut_power, depose])
+def test_R1_without_a_bug_the_same_histories_show_nothing(
+    again: Callable[[HistoryWorld], None],
+) -> None:
+    for number in range(8):
+        assert not wrong(tell(number, (), calls=CALLS, again=again)), number

@@ -56,6 +56,29 @@ def init(session: CommandSession, mesh_name: str, voters: tuple[str, ...], engin
         _show(session, status)
 
 
+@verb(quorum_, "move")
+@click.argument("mesh_name", metavar="MESH")
+@click.option(
+    "--engine",
+    required=True,
+    metavar="ENGINE",
+    help="`embedded`, or an etcd: etcd://HOST:PORT,HOST:PORT.",
+)
+@click.option("--voter", "voters", multiple=True, metavar="PEER", help="Votes beside this node.")
+def move(session: CommandSession, mesh_name: str, engine: str, voters: tuple[str, ...]) -> None:
+    """Let another engine keep the order of MESH: an etcd, or this node and every --voter.
+
+    The old order ends with an entry of its own; strong writes wait in the queue until the new one
+    has begun. What was cut short goes on by itself, or when you say it again. To let other nodes
+    use the etcd too, say the same there.
+    """
+    with open_quorum(session, mesh_name) as quorum:
+        status = quorum.run(quorum.api.move(quorum.mesh, voters, engine=engine))
+        who = "an etcd keeps" if status.engine == "etcd" else f"{_voters(status)} keep"
+        session.talk(f"{who} the order of {quorum.mesh} now, in incarnation {status.incarnation}")
+        _show(session, status)
+
+
 @verb(quorum_, "status")
 @_MESH
 def status(session: CommandSession, mesh_name: str | None) -> None:

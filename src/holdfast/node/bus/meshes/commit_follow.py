@@ -63,6 +63,8 @@ class _Asked(NamedTuple):
     label: str
     first: int
     silent: asyncio.TimerHandle
+    claimed: int
+    """How far the peer had said to be by then."""
 
 
 class CommitTalk:
@@ -99,6 +101,10 @@ class CommitFollow:
         """The meshes whose order an engine of this node brings."""
         self.compare = OrderCompare(context, self.numbers)
         self.has_own_order: Callable[[QuorumRow], bool] = lambda row: row.voter is not None
+        self.votes: Callable[[str, bytes], bool] = lambda mesh, key: False
+        """Whether the node of a key votes in a mesh, and so hears of commits before we can tell."""
+        self.hurry: Callable[[], None] = lambda: None
+        """Looks again at what was committed, without a pause."""
         self._asked: dict[str, _Asked] = {}
         self._failed: Counter[tuple[str, str]] = Counter()
 
@@ -115,9 +121,21 @@ class CommitFollow:
         """Reads how far this node is; what has grown is told, and asked on."""
         engine = self._context.engine
         rows = await self._context.run(partial(engine.read, "quorum.standing", _standings))
-        self._own.clear()
+        own = {row.mesh for row in rows if self.has_own_order(row)}
+        lost, self._own = self._own - own, own
+        for mesh in lost & self.numbers.keys():
+            self.ask_next(mesh)
         self.compare.votes.clear()
         self._compare(rows)
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether a neighbour waits for our word of what was committed since the last look."""
+        return any(
+            mesh in link.shared and not self.votes(mesh, link.link.peer)
+            for mesh in self._context.engine.ctx.commits_of.copy()
+            for link in self._links.values()
+        )
 
     async def look_at_grown(self) -> None:
         """The same, of the meshes only in which something was committed: beside a busy quorum there
@@ -134,6 +152,8 @@ class CommitFollow:
                 self._own.add(row.mesh)
             if row.voter is not None and row.engine == "embedded":
                 self.compare.votes.add(row.mesh)
+            else:
+                self.compare.votes.discard(row.mesh)  # it may have moved to another engine
             if self.numbers.get(row.mesh) != row.number:
                 self.numbers[row.mesh] = row.number
                 for link in self._links.values():
@@ -146,6 +166,8 @@ class CommitFollow:
         link.commits.forget()
         for mesh in self.numbers:
             self._tell(link, mesh)
+        if self.has_followers:
+            self.hurry()
 
     def voting(self, link: MeshLink, meshes: frozenset[str]) -> None:
         """In which meshes the peer may vote; what it told before that was known is compared now."""
@@ -209,7 +231,8 @@ class CommitFollow:
         link = min(able, key=lambda one: (self._failed[mesh, one.label], -one.commits.theirs[mesh]))
         loop = asyncio.get_running_loop()
         timer = loop.call_later(COMMIT_ASK_MS / SECOND_MS, self._silent, mesh, link.label)
-        self._asked[mesh] = _Asked(link.label, have + 1, timer)
+        claimed = link.commits.theirs[mesh]
+        self._asked[mesh] = _Asked(link.label, have + 1, timer, claimed)
         link.say(CommitsAsked(mesh, have + 1))
 
     def _silent(self, mesh: str, label: str) -> None:
@@ -268,7 +291,12 @@ class CommitFollow:
             self.ask_next(mesh)
             return error.message
         self._end(mesh)
-        link.commits.theirs[mesh] = page.end
+        if link.commits.theirs.get(mesh, 0) <= asked.claimed:
+            # It has no more than the page says, whatever it claimed. What it has told since then
+            # may be newer than its page, and is asked for.
+            link.commits.theirs[mesh] = page.end
+        else:
+            link.commits.hear(mesh, page.end)
         if taken.outcome == "forked":
             link.commits.useless.add(mesh)
         elif taken.outcome == "folded":

@@ -38,7 +38,12 @@ from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_PEER_HOLD_MS, COMMIT_TELL_MS, SECOND_MS
+from holdfast.rules.limits import (
+    BUS_PEER_HOLD_MS,
+    COMMIT_TELL_MS,
+    COMMIT_TELL_VOTERS_MS,
+    SECOND_MS,
+)
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.storage.ports import Reader
 
@@ -66,6 +71,7 @@ class MeshExchange:
         self._links: dict[str, MeshLink] = {}
         self._gaps = GapFilling(self._context, self._links)
         self._commits = CommitFollow(self._context, self._links)
+        self._commits.hurry = self._hurry
         self._labels = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = self._commits_rung = False
@@ -90,6 +96,10 @@ class MeshExchange:
         """
         self._commits.has_own_order = has_own_order
         self._commits.compare.on_compared = compared
+
+    def know_voters(self, votes: Callable[[str, bytes], bool]) -> None:
+        """`votes` says whether the node of a key votes in a mesh. Without it nobody does."""
+        self._commits.votes = votes
 
     async def start(self) -> None:
         """Reads what there is, and goes on with what was not counted yet."""
@@ -127,6 +137,11 @@ class MeshExchange:
         """The same, by itself: members or their grants have changed."""
         if not self._closed and self._loop is not None:
             self._context.start(self.refresh())
+
+    def orders_changed(self) -> None:
+        """An engine brings the commits of a mesh from now on, or no longer does."""
+        if not self._closed and self._loop is not None:
+            self._context.start(self._commits.look())
 
     async def close(self) -> None:
         """Ends everything that is under way."""
@@ -255,13 +270,19 @@ class MeshExchange:
         if self._telling is None and not self._closed:
             self._commits_rung = False
             loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(COMMIT_TELL_MS / SECOND_MS, self._tell_again)
+            pause_ms = COMMIT_TELL_MS if self._commits.has_followers else COMMIT_TELL_VOTERS_MS
+            self._telling = loop.call_later(pause_ms / SECOND_MS, self._tell_again)
             self._context.start(self._look_at_commits())
 
     def _tell_again(self) -> None:
         self._telling = None
         if self._commits_rung:
             self._commits_rang()
+
+    def _hurry(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell_again()
 
     async def _look_at_commits(self) -> None:
         async with self._looking:

@@ -65,6 +65,27 @@ async def _init(call: NodeRequest) -> Response:
 
 
 @routes.post(
+    f"{_PATH}/move",
+    request=documents.QuorumMove,
+    answers={200: OrderStatus},
+    errors=(
+        *(AlreadyExists, BadInput, MustRejoin, NotAllowed, UnknownPeer, Unreachable),
+        *(EtcdTooOld, EtcdDenied, EtcdRefused, *WRITES),
+    ),
+    example="""-d '{"engine":"etcd://127.0.0.1:2379"}'""",
+    local_only=True,
+)
+async def _move(call: NodeRequest) -> Response:
+    """Let another engine keep the order of a mesh: an etcd, or this node and the peers that are
+    named. Writes wait in the queue meanwhile, leases stay, fences grow. On the other nodes it takes
+    part in the order of the etcd.
+    """
+    asked = await json_body(call, documents.QuorumMove)
+    work = quorum_of(call).move(mesh_of(call), asked.voters, engine=asked.engine)
+    return call.answer(await waited(call, work))
+
+
+@routes.post(
     f"{_PATH}/members/{{peer}}",
     answers={200: OrderStatus},
     params=(TIMEOUT,),

@@ -24,7 +24,14 @@ from holdfast.node.quorum.embedded.store_fold import FOLD, Write
 from holdfast.protocol.quorum_frames import GroupOffered
 from holdfast.rules.errors import AlreadyExists, MustRejoin
 from holdfast.rules.limits import QUORUM_FOLD_BYTES
-from holdfast.rules.quorum.log_rows import TAG_BYTES, GroupWrite, HardStateRow
+from holdfast.rules.quorum.log_rows import (
+    FOUNDED_AT,
+    TAG_BYTES,
+    TAKES_PART,
+    GroupWrite,
+    HardStateRow,
+)
+from holdfast.rules.quorum.order_move import first_voter_id
 from holdfast.rules.quorum.raft.config import (
     GroupConfig,
     GroupMember,
@@ -91,6 +98,43 @@ class GroupBeginnings:
         row = QuorumRow(mesh=mesh, incarnation=begun.incarnation, tag=begun.tag, voter=1)
         await self._write("quorum.init", lambda tx: tx.quorum_put(row))
         return self._groups.begin(row)
+
+    async def found_behind(self, row: QuorumRow) -> Group:
+        """This node begins the group of an incarnation that goes on behind what it has folded, as
+        its only voter. Whoever joins gets all of that as a snapshot first.
+        """
+        mesh, voter = row.mesh, first_voter_id(row.incarnation)
+        opened = await self._groups.open()
+        me = GroupMember(voter, self._engine.ctx.peer, self._trust.our_key(), "voter")
+        begun = await asyncio.to_thread(
+            partial(
+                opened.found,
+                mesh,
+                incarnation=row.incarnation,
+                tag=row.tag,
+                voter=voter,
+                config=encode_config(GroupConfig((me,), voter + 1)),
+                term=0 if row.fence is None else row.fence.lease_epoch,
+            )
+        )
+
+        def note(tx: Transaction) -> QuorumRow:
+            ours = msgspec.structs.replace(
+                row, engine="embedded", voter=begun.voter, applied=FOUNDED_AT
+            )
+            tx.quorum_put(ours)
+            return ours
+
+        return self._groups.begin(await self._write("quorum.init", note))
+
+    async def recover_behind(self, mesh: str) -> Group:
+        """The same in a new incarnation, on a node that had no vote: nobody who had one is left."""
+        row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
+        assert row is not None, "its order is known here"
+        tag, incarnation = self._random(TAG_BYTES), row.incarnation + 1
+        return await self.found_behind(
+            msgspec.structs.replace(row, incarnation=incarnation, tag=tag)
+        )
 
     async def recover(self, mesh: str) -> Group:
         """This node goes on alone, with all that its log has, in a new incarnation: what it has of
@@ -185,6 +229,10 @@ class GroupBeginnings:
                 gone = partial(opened.set_standing, mesh, group.row.voter, "removed")
                 await asyncio.to_thread(gone)
         began = next((row for row in opened.groups() if row.scope == mesh), None)
+        if began is not None and (
+            began.incarnation < offer.incarnation and began.standing in TAKES_PART
+        ):  # of an order that has ended since
+            await asyncio.to_thread(opened.set_standing, mesh, began.voter, "removed")
         if began is None or began.voter != offer.id:
             await asyncio.to_thread(
                 partial(

@@ -298,9 +298,9 @@ class GroupDriver:
         """Stops leading at once, if this node leads."""
         self.handle(StepDown())
 
-    def end(self) -> None:
-        """The node stops: callers hear that their outcome is open."""
-        self.proposals.end_all()
+    def end(self, *, closed: bool = False) -> None:
+        """The node stops: outcomes are open, or `closed` by the end of the order that is folded."""
+        self.proposals.end_all(ProposalEnd.CLOSED if closed else None)
         self.reads.end_all()
         self.changes.end_all()
         self.transfers.end_all(handed_over=False)

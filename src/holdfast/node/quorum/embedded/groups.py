@@ -33,6 +33,7 @@ from holdfast.node.core.committed_intake import CommitTrouble, claims_of
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.alarm_log import AlarmLog
 from holdfast.node.quorum.embedded.beginnings import GroupBeginnings
+from holdfast.node.quorum.embedded.closed_group import ClosedGroup
 from holdfast.node.quorum.embedded.group import Group, MeshTrust
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.log_disk import LogDisk, past_of
@@ -56,11 +57,9 @@ from holdfast.rules.limits import (
     SECOND_MS,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS
-from holdfast.rules.quorum.log_rows import KnownGroup
+from holdfast.rules.quorum.log_rows import GroupRow, KnownGroup
 from holdfast.rules.quorum.raft.admission import is_removed
-from holdfast.rules.quorum.raft.config import (
-    GroupMember,
-)
+from holdfast.rules.quorum.raft.config import GroupConfig, GroupMember
 from holdfast.rules.quorum.raft.effects import Alarm, RoleChange
 from holdfast.rules.quorum.raft.events import (
     ChangeMembers,
@@ -73,6 +72,7 @@ from holdfast.rules.quorum.raft.membership import caught_up, not_now, refusal
 from holdfast.rules.quorum.raft.messages import DiskHealth
 from holdfast.rules.quorum.raft.state import GroupTiming, restarted
 from holdfast.rules.quorum.state_rows import QuorumRow
+from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 
@@ -107,6 +107,9 @@ class EmbeddedGroups:
         self.beginnings = GroupBeginnings(self, engine, write, trust, random)
         self._groups: dict[str, Group] = {}
         self._by_tag: dict[bytes, Group] = {}
+        self._closed_groups: dict[bytes, ClosedGroup] = {}
+        self.on_moved: Callable[[str], None] = lambda mesh: None
+        """Hears that an order has ended here, to go on with another engine."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._joining: set[str] = set()
         self._loop = asyncio.get_running_loop()
@@ -123,12 +126,16 @@ class EmbeddedGroups:
         """Goes on with the groups that this node belonged to."""
         rows = self._engine.read("quorum.groups", lambda tx: tx.quorum_list())
         ours = [row for row in rows if row.engine == "embedded" and row.voter is not None]
-        if ours:
-            await self.open()
+        if ours or (rows and HomePaths(self._home).quorum.exists()):
+            opened = await self.open()
             store, ctx = self._engine.store, self._engine.ctx
             await asyncio.to_thread(clear_staged, store, ctx, [row.mesh for row in ours])
             for row in ours:
                 self.begin(row)
+            incarnations = {row.mesh: row.incarnation for row in rows}
+            for group in opened.groups():
+                if group.incarnation < incarnations.get(group.scope, 0):
+                    self._remember(group, past_of(opened, group.scope, 0).log.config)
         self._due = self._loop.time() + _TICK_S
         self._timer = self._loop.call_at(self._due, self._tick)
 
@@ -244,12 +251,16 @@ class EmbeddedGroups:
         if order is not None:
             order.claims = self._claims(mesh)
 
+    def _remember(self, row: GroupRow, config: GroupConfig) -> None:
+        """Its voters may still ask for it."""
+        self._closed_groups[row.tag] = ClosedGroup(row, config, self.links, self._trust)
+
     def end(self, group: Group) -> None:
         """This node takes no part any more, or stops."""
         if self._groups.get(group.row.scope) is group:
             del self._groups[group.row.scope]
         self._by_tag.pop(group.row.tag, None)
-        group.driver.end()
+        group.driver.end(closed=group.order.closed)
         _wake(group.waiting)
 
     # --- what others ask -----------------------------------------------------------------------
@@ -261,6 +272,12 @@ class EmbeddedGroups:
 
     def of_mesh(self, mesh: str) -> Group | None:
         return self._groups.get(mesh)
+
+    def votes(self, mesh: str, key: bytes) -> bool:
+        """Whether the node of a key is among the members of the group of a mesh, as we know it."""
+        group = self.of_mesh(mesh)
+        config = None if group is None else group.driver.state.log.config
+        return config is not None and any(member.key == key for member in config.members)
 
     def orders(self) -> list[EmbeddedOrder]:
         return [group.order for group in self._groups.values()]
@@ -294,7 +311,7 @@ class EmbeddedGroups:
     # --- VoterEvents ---------------------------------------------------------------------------
 
     def group(self, tag: bytes) -> GroupSide | None:
-        return self._by_tag.get(tag)
+        return self._by_tag.get(tag) or self._closed_groups.get(tag)
 
     def linked(self, keys: Sequence[bytes], up: bool) -> None:
         for group in list(self._groups.values()):
@@ -402,7 +419,11 @@ class EmbeddedGroups:
             return
         self.end(group)
         mesh = group.row.scope
-        log.warning("this node no longer votes in %s", mesh)
+        if group.order.closed:
+            log.warning("the order of %s has ended here: it goes on with another engine", mesh)
+            self._remember(group.row, group.driver.state.log.config)
+        else:
+            log.warning("this node no longer votes in %s", mesh)
         assert self._log is not None
         await asyncio.to_thread(self._log.set_standing, mesh, group.row.voter, "removed")
 
@@ -413,6 +434,8 @@ class EmbeddedGroups:
 
         await self._write("quorum.removed", note)
         self.on_group(mesh)
+        if group.order.closed:
+            self.on_moved(mesh)
 
     # --- what drivers tell ---------------------------------------------------------------------
 
@@ -442,8 +465,12 @@ class EmbeddedGroups:
 
     def _folded(self, mesh: str, results: Sequence[Committed]) -> None:
         group = self._groups.get(mesh)
-        if group is not None:
-            group.order.on_folded(results)
+        if group is None:
+            return
+        group.order.on_folded(results)
+        if any(result.ends_order for result in results):
+            group.order.closed = True
+            self._spawn(self._removed(group))
 
     def _spawn(self, work: Any, then: Callable[[], None] | None = None) -> None:
         task: asyncio.Task[None] = self._loop.create_task(work)

@@ -34,6 +34,8 @@ class ProposalEnd(StrEnum):
     """It may be committed, now or later: ask again under the same id."""
     REFUSED = "refused"
     """This node takes part in no group any more, or its disk has failed."""
+    CLOSED = "closed"
+    """The order has ended before it: it is not committed, and will not be here."""
 
 
 class AppliedProposal(msgspec.Struct, frozen=True):
@@ -133,7 +135,7 @@ class OpenProposals:
     def _end(self, id: bytes, end: ProposalEnd | None) -> None:
         one = self._open.pop(id)
         self._bytes -= len(one.proposal.payload)
-        if one.exposed:
+        if one.exposed and end is not ProposalEnd.CLOSED:
             end = ProposalEnd.UNKNOWN
         for answered in one.answers:
             answered(end or ProposalEnd.NOT_PROPOSED)

@@ -43,6 +43,7 @@ from holdfast.rules.limits import (
 )
 from holdfast.rules.quorum.raft.effects import ChangeOutcome
 from holdfast.rules.quorum.raft.events import ChangeMembers
+from holdfast.rules.quorum.state_rows import QuorumRow
 
 T = TypeVar("T")
 _WORDS: Final[dict[str, tuple[type[HoldfastError], str]]] = {
@@ -98,18 +99,48 @@ class EmbeddedOperators:
         """Begins a group with this node and lets others be voters too. Those that are not there
         yet become voters when they are.
         """
-        if len(set(voters)) != len(voters):
-            raise BadInput("a voter is named twice")
-        if len(voters) + 1 > QUORUM_VOTERS_MAX:
-            raise OverLimit(f"a mesh has {QUORUM_VOTERS_MAX} voters at most")
-        for peer in voters:  # before anything is begun
-            await self._trust.voter_key(mesh, peer)
+        await self.check_voters(mesh, voters)
         group = await self._groups.beginnings.found(mesh)
         limit_ms = QUORUM_CHANGE_MS if timeout_ms is None else timeout_ms
         await self._until(group, lambda: group.driver.state.leads_settled, limit_ms)
         for peer in voters:
             await self._add(group, peer, limit_ms, wait=False)
         await self._settle(group, voters, limit_ms)
+
+    async def check_voters(self, mesh: str, voters: Sequence[str]) -> None:
+        """Raises unless these may vote beside this node: before anything is begun."""
+        if len(set(voters)) != len(voters):
+            raise BadInput("a voter is named twice")
+        if len(voters) + 1 > QUORUM_VOTERS_MAX:
+            raise OverLimit(f"a mesh has {QUORUM_VOTERS_MAX} voters at most")
+        for peer in voters:
+            await self._trust.voter_key(mesh, peer)
+
+    async def take_over(self, row: QuorumRow, begins: bool) -> bool:
+        """Begins the group that goes on behind the order of another engine, unless it has begun.
+        Returns whether this node leads it, and so has to do what is left.
+        """
+        group = self._groups.of_mesh(row.mesh)
+        if group is None and begins:
+            group = await self._groups.beginnings.found_behind(row)
+        if group is None:
+            return False
+        await self._until(group, lambda: group.driver.state.leader != 0, QUORUM_CHANGE_MS)
+        return group.leads
+
+    async def add_all(self, mesh: str, voters: Sequence[str]) -> None:
+        """Those that are not members yet become voters as soon as they have caught up."""
+        group = self._groups.require(mesh)
+        known = {one.peer for one in group.driver.state.log.config.members}
+        for peer in voters:
+            if peer not in known:
+                await self._add(group, peer, QUORUM_CHANGE_MS, wait=False)
+        await self._settle(group, voters, QUORUM_CHANGE_MS)
+
+    async def recover_behind(self, mesh: str) -> None:
+        """This node had no vote, and nobody is left who has one."""
+        group = await self._groups.beginnings.recover_behind(mesh)
+        await self._until(group, lambda: group.driver.state.leads_settled, QUORUM_CHANGE_MS)
 
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
         await self._do(mesh, "add", peer, timeout_ms)

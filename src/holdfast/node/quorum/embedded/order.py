@@ -16,7 +16,7 @@ from holdfast.node.quorum.embedded.open_proposals import (
 from holdfast.node.quorum.embedded.ports import CommitFold
 from holdfast.node.quorum.embedded.store_fold import FoldedEnvelope
 from holdfast.node.quorum.embedded.voter_links import VoterLinks
-from holdfast.node.quorum.ports import OrderMember, OrderPart, OrderStatus
+from holdfast.node.quorum.ports import OrderMember, OrderPart, OrderStatus, order_moved
 from holdfast.rules.errors import NoQuorum, OrderContested, OutcomeUnknown
 from holdfast.rules.limits import QUORUM_TICK_MS, SECOND_MS
 from holdfast.rules.quorum.raft.messages import Proposal
@@ -33,6 +33,8 @@ class EmbeddedOrder:
         self.on_change: Callable[[], None] = lambda: None
         self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
         self.problem = ""
+        self.closed = False
+        """This node has folded the end of the order: it goes on with another engine."""
         self.late_ms = 0
         self.claims: Sequence[CommitTrouble] = ()
         """What others that may vote have shown of another order of this mesh."""
@@ -52,6 +54,8 @@ class EmbeddedOrder:
             if end.result.raw == raw:
                 return end.result.committed
             # Somebody has used the id for something else: what becomes of ours is not said yet.
+        if end is ProposalEnd.CLOSED:
+            raise order_moved(self.mesh)
         if end is ProposalEnd.UNKNOWN:
             raise OutcomeUnknown(
                 f"the quorum of {self.mesh!r} did not answer within {timeout_ms} ms; the write may "
@@ -86,7 +90,9 @@ class EmbeddedOrder:
 
         self.driver.read(ticks_of(timeout_ms), answered)
         if await answer is None:
-            raise no_quorum(self.mesh, timeout_ms)
+            raise order_moved(self.mesh) if self.closed else no_quorum(self.mesh, timeout_ms)
+        if self.closed:
+            raise order_moved(self.mesh)  # the next order may have come further by now
         self._check_uncontested()  # it may have been found out meanwhile
         # Everything committed before the call is here: it was confirmed as of then.
         self._confirmed = max(begun, self._confirmed or begun)

@@ -13,7 +13,14 @@ from holdfast.node.quorum.etcd.coordination import not_handed_over
 from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.node.quorum.etcd.order import EtcdOrder
 from holdfast.node.quorum.etcd.orders import EtcdOrders, EtcdPlace
-from holdfast.rules.errors import AlreadyExists, BadInput, Conflict, HoldfastError, NoQuorum
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BadInput,
+    Conflict,
+    HoldfastError,
+    NoQuorum,
+    UnknownMesh,
+)
 from holdfast.rules.limits import QUORUM_CHANGE_MS, SECOND_MS
 from holdfast.transport.etcd_address import parse_etcd_address
 
@@ -54,15 +61,33 @@ class EtcdOperators:
         order = await self._orders.begin(mesh)
         await _led(order, limit_ms)
 
+    async def check_free(self, mesh: str, address: str) -> None:
+        """Raises unless an order can be begun there: the etcd answers, is new enough, and holds
+        none of that name.
+        """
+        if parse_etcd_address(address).join:
+            raise BadInput(
+                f"no order of {mesh!r} is in this etcd yet",
+                hint="leave join=yes out of the address",
+            )
+        gateway, etcd = await self._orders.engine_of(mesh, EtcdPlace(address, b""))
+        try:
+            await etcd.end(timeout_ms=QUORUM_CHANGE_MS)
+        except UnknownMesh:
+            return
+        finally:
+            await gateway.close()
+        raise _taken(etcd)
+
+    async def begun(self, order: EtcdOrder) -> None:
+        """Waits until somebody coordinates an order that this node has begun."""
+        await _led(order, QUORUM_CHANGE_MS)
+
     async def _found(self, mesh: str, etcd: EtcdEngine, place: EtcdPlace, limit_ms: int) -> None:
         try:
             await etcd.begin(1, nonce=place.nonce, timeout_ms=limit_ms)
         except AlreadyExists:
-            raise AlreadyExists(
-                f"the etcd holds an order called {etcd.keys.scope!r} already",
-                hint="if it is that of this mesh, by another node: add join=yes to the address; "
-                "else give this one another name: scope=NAME",
-            ) from None
+            raise _taken(etcd) from None
 
     async def _forget_unless_begun(self, mesh: str, etcd: EtcdEngine, place: EtcdPlace) -> None:
         """What was refused leaves nothing behind; what may have happened is kept, to go on."""
@@ -135,6 +160,14 @@ async def _led(order: EtcdOrder, timeout_ms: int) -> None:
             f"the etcd of {order.mesh!r} was not reached within {timeout_ms} ms; this node goes on "
             "to try"
         ) from None
+
+
+def _taken(etcd: EtcdEngine) -> AlreadyExists:
+    return AlreadyExists(
+        f"the etcd holds an order called {etcd.keys.scope!r} already",
+        hint="if it is that of this mesh, by another node: add join=yes to the address; else give "
+        "this one another name: scope=NAME",
+    )
 
 
 def _own_members(mesh: str) -> BadInput:

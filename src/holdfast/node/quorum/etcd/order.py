@@ -11,7 +11,7 @@ what it wrote.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -20,7 +20,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.etcd.coordination import Coordination, OrderTiming
 from holdfast.node.quorum.etcd.engine import EtcdEngine, OrderEnd
 from holdfast.node.quorum.etcd.order_fold import OrderFold, Write
-from holdfast.node.quorum.ports import OrderPart, OrderStatus
+from holdfast.node.quorum.ports import OrderPart, OrderStatus, order_moved
 from holdfast.rules.backoff import RetryPlan, backoff_ms
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import (
@@ -96,8 +96,15 @@ class EtcdOrder:
         etcd: EtcdEngine,
         *,
         timing: OrderTiming | None = None,
+        found: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`found` begins the order in the etcd, where that is for this node to do."""
         self.mesh = mesh
+        self.on_moved: Callable[[], None] = lambda: None
+        """Hears that the order has ended, to go on with another engine."""
+        self.on_cut_off: Callable[[], None] = lambda: None
+        """Hears that the etcd does not answer any more."""
+        self._found = found
         self.on_change: Callable[[], None] = lambda: None
         self.on_folded: Callable[[Sequence[Committed]], None] = lambda results: None
         self.etcd, self.gateway = etcd, gateway
@@ -142,8 +149,12 @@ class EtcdOrder:
     # --- AsyncWork: following ------------------------------------------------------------------
 
     async def run(self) -> FollowState | None:
+        if self._found is not None:
+            await self._found()
+            self._found = None
         await self.fold.run()
-        return None
+        self.on_moved()
+        return FollowState.ENDED
 
     async def end(self) -> None: ...
 
@@ -160,6 +171,10 @@ class EtcdOrder:
 
     def looked(self, end: OrderEnd, begun: float) -> None:
         self._heard(end, begun)
+        if self.fold.standing().engine != "etcd":  # a neighbour has brought the end of the order
+            self.fold.closed = True
+            self.on_moved()
+            return
         if self.fold.position >= end.point.position:
             # Everything committed before the look is here.
             self._confirmed = max(begun, self._confirmed or begun)
@@ -173,7 +188,9 @@ class EtcdOrder:
         self._tell()
 
     def missed(self, error: HoldfastError) -> None:
-        self._missed = error.message
+        was_cut_off, self._missed = self.is_cut_off, error.message
+        if not was_cut_off:
+            self.on_cut_off()
         self._tell()
 
     def _heard(self, end: OrderEnd, begun: float) -> None:
@@ -198,6 +215,7 @@ class EtcdOrder:
         envelope = decode(raw)
         if envelope.id != id or envelope.mesh != self.mesh:
             raise BadEnvelope("the envelope is of another mesh or id than its proposal")
+        self._check_open()
         self._check_part()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / SECOND_MS
@@ -252,6 +270,7 @@ class EtcdOrder:
     async def confirm(self, *, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        self._check_open()
         self._check_part()
         self._open += 1
         try:
@@ -268,8 +287,13 @@ class EtcdOrder:
             ) from None
         finally:
             self._open -= 1
+        self._check_open()  # the next order may have come further by now
         # Everything committed before the call is here: it was confirmed as of then.
         self._confirmed = max(begun, self._confirmed or begun)
+
+    def _check_open(self) -> None:
+        if self.fold.closed:
+            raise order_moved(self.mesh)
 
     def _check_part(self) -> None:
         if self.part in ("must_rejoin", "failed"):
@@ -314,6 +338,11 @@ class EtcdOrder:
         """Whether the etcd answered lately: it answers only where it has a majority."""
         age = self._age_ms(self._answered)
         return not self._missed and age is not None and age < self._timing.lost_ms
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the etcd did not answer when it was asked last."""
+        return bool(self._missed)
 
     def _stuck(self) -> Problem | None:
         if self._status is None or self._status.state is not FollowState.STUCK:

@@ -19,10 +19,11 @@ from holdfast.node.core.commit import CommitRun, Committed, CommittedEntry
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.node.quorum.etcd.follower import OrderFollower, counted_point
+from holdfast.node.quorum.ports import order_moved
 from holdfast.rules.errors import BadQuorumMessage, NoVoters, QuorumSetBack
 from holdfast.rules.etcd.entry import OrderedEntry, OrderPoint
 from holdfast.rules.etcd.payload import decode_timed
-from holdfast.rules.etcd.standing import after_set_back, standing_in
+from holdfast.rules.etcd.standing import after_set_back, check_same_order, standing_in
 from holdfast.rules.limits import ETCD_LOST_MS, QUORUM_FOLD_BYTES
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.state_rows import QuorumRow
@@ -62,6 +63,8 @@ class OrderFold:
         self._coming_bytes = 0
         self._came = asyncio.Event()
         self._room = asyncio.Event()
+        self.closed = False
+        """This node has folded the end of the order: it goes on with another engine."""
 
     def standing(self) -> QuorumRow:
         row = self._engine.read("quorum.standing", lambda tx: tx.quorum_get(self._mesh))
@@ -118,6 +121,8 @@ class OrderFold:
         try:
             while True:
                 self._came.clear()
+                if self.closed:
+                    return
                 if self._coming:
                     await self._fold(self._take())
                 elif reading.done():
@@ -143,6 +148,8 @@ class OrderFold:
             log.warning("the order of %s was recovered: this node goes on with it", self._mesh)
             return await self._point(moved.applied)
         state = self._etcd.known
+        if state is not None:
+            check_same_order(row, state)
         base = None if state is None else state.base(state.incarnation)
         if (
             base is not None
@@ -201,6 +208,9 @@ class OrderFold:
         for incarnation, group in groupby(entries, key=lambda entry: entry.incarnation):
             run = list(group)
             row = self.standing()
+            if self.closed or row.engine != "etcd":
+                self.closed = True
+                return  # what stands behind the end of an order is nobody's
             if incarnation != row.incarnation:
                 await self._move(incarnation)
             await self._fold_run(run)
@@ -223,6 +233,7 @@ class OrderFold:
             work = CommitRun(self._engine.ctx, self._mesh, entries)
             results = await self._write(FOLD, work)
         self.position = run[-1].point.position
+        self.closed = self.closed or any(result.ends_order for result in results)
         for entry, result in zip(entries, results, strict=True):
             for waiter in self._expected.get((result.raw_id or b"", entry.raw), ()):
                 if not waiter.done():
@@ -230,6 +241,8 @@ class OrderFold:
         for position, reached in self._reaching:
             if position <= self.position and not reached.done():
                 reached.set_result(None)
+            elif self.closed and not reached.done():
+                reached.set_exception(order_moved(self._mesh))
         if results:
             self.on_folded(results)
 

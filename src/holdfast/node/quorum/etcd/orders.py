@@ -19,8 +19,10 @@ from holdfast.node.quorum.etcd.coordination import OrderTiming
 from holdfast.node.quorum.etcd.engine import EtcdEngine
 from holdfast.node.quorum.etcd.order import EtcdOrder
 from holdfast.node.quorum.etcd.order_fold import Write
-from holdfast.rules.errors import BadInput, HoldfastError, NoVoters
+from holdfast.rules.errors import AlreadyExists, BadInput, HoldfastError, NoVoters
 from holdfast.rules.etcd.standing import joined_standing
+from holdfast.rules.limits import QUORUM_CHANGE_MS
+from holdfast.rules.quorum.order_move import has_not_begun
 from holdfast.rules.rows import JobRow
 from holdfast.storage.ports import Transaction
 from holdfast.transport.etcd_address import EtcdAddress, parse_etcd_address
@@ -61,6 +63,8 @@ class EtcdOrders:
         self._problems: dict[str, HoldfastError] = {}
         self.on_order: Callable[[str], None] = lambda mesh: None
         """Hears that this node has begun or ended to follow the order of a mesh."""
+        self.on_moved: Callable[[str], None] = lambda mesh: None
+        """Hears that an order has ended, to go on with another engine."""
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -70,7 +74,7 @@ class EtcdOrders:
         """
         rows = self._engine.read("quorum.orders", lambda tx: tx.quorum_list())
         for row in rows:
-            if row.engine == "etcd":
+            if row.engine == "etcd" and self.place(row.mesh) is not None:
                 try:
                     await self.begin(row.mesh)
                 except HoldfastError as error:
@@ -90,12 +94,41 @@ class EtcdOrders:
                 hint=f"tell it: holdfast quorum init {mesh} --engine 'etcd://HOST:PORT?join=yes'",
             )
         gateway, etcd = await self.engine_of(mesh, place)
-        order = EtcdOrder(self._engine, mesh, self._write, gateway, etcd, timing=self._timing)
+        found = partial(self._found, mesh, etcd, place) if self._is_ours(mesh, place) else None
+        order = EtcdOrder(
+            self._engine, mesh, self._write, gateway, etcd, timing=self._timing, found=found
+        )
+        order.on_moved = lambda: self.on_moved(mesh)
+        order.on_cut_off = lambda: self.on_order(mesh)
         order.start()
         self._orders[mesh] = order
         self._problems.pop(mesh, None)
         self.on_order(mesh)
         return order
+
+    def _is_ours(self, mesh: str, place: EtcdPlace) -> bool:
+        """Whether this node has ended the order of before, and so begins this one."""
+        row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
+        return row is not None and row.tag == place.nonce and has_not_begun(row)
+
+    async def _found(self, mesh: str, etcd: EtcdEngine, place: EtcdPlace) -> None:
+        """Begins an order behind the one of another engine. Twice is once."""
+        row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
+        assert row is not None, "its order is known here"
+        assert row.fence is not None, "an order has ended with a commit"
+        try:
+            await etcd.begin(
+                row.incarnation,
+                epoch_base=row.fence.lease_epoch,
+                commits=row.number,
+                fence=str(row.fence),
+                nonce=place.nonce,
+                timeout_ms=QUORUM_CHANGE_MS,
+            )
+        except AlreadyExists:
+            state = etcd.known
+            if state is None or all(base.nonce != place.nonce for base in state.bases):
+                raise
 
     async def end(self, mesh: str) -> None:
         order = self._orders.pop(mesh, None)
@@ -147,12 +180,13 @@ class EtcdOrders:
         job = self._engine.read("quorum.place", lambda tx: tx.job_get(place_job(mesh)))
         return None if job is None else msgspec.convert(job.cursor, EtcdPlace)
 
-    async def keep_place(self, mesh: str, address: str) -> EtcdPlace:
+    async def keep_place(self, mesh: str, address: str, *, nonce: bytes | None = None) -> EtcdPlace:
         """Notes where the etcd of a mesh is, before anything is begun there. One that was begun
         before, and cut short, is begun with the same nonce.
         """
         known = self.place(mesh)
-        nonce = self._random(16) if known is None else known.nonce
+        if nonce is None:
+            nonce = self._random(16) if known is None else known.nonce
         place = EtcdPlace(address, nonce)
 
         def keep(tx: Transaction) -> None:

@@ -17,6 +17,7 @@ from holdfast.node.core.commit import Committed
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.api import ReadDemand, ReplaySummary, StrongReceipt
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
+from holdfast.node.quorum.service.adoption import TaskAdoption
 from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.operators import QuorumOperators
@@ -25,6 +26,7 @@ from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.node.settings import QuorumSettings
 from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoVoters
 from holdfast.rules.limits import (
+    QUORUM_CHANGE_MS,
     QUORUM_WAIT_MS_MAX,
     SECOND_MS,
 )
@@ -37,8 +39,16 @@ log = logging.getLogger("holdfast.quorum")
 class _Seat:
     """A mesh with its writes and its duties."""
 
-    def __init__(self, writes: StrongWrites, duties: CoordinatorDuties) -> None:
-        self.writes, self.duties = writes, duties
+    def __init__(
+        self,
+        writes: StrongWrites,
+        duties: CoordinatorDuties,
+        adoption: TaskAdoption,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        """`before` ends what was here for another order: until then the queue is that one's."""
+        self.writes, self.duties, self._before = writes, duties, before
+        self.adoption = adoption
         writes.order.on_change = self._changed
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
@@ -53,10 +63,15 @@ class _Seat:
         await asyncio.shield(self.loading)
 
     async def _load(self) -> None:
+        if self._before is not None:
+            await asyncio.wait([self._before])
+            self._before = None
         await self.writes.replay.load()
         self.duties.load()
+        self.adoption.start()
 
     def _changed(self) -> None:
+        self.adoption.wake()
         self.writes.changed()
         self.duties.wake()
 
@@ -67,6 +82,7 @@ class _Seat:
     async def close(self) -> None:
         self.loading.cancel()
         await asyncio.gather(self.loading, return_exceptions=True)
+        await self.adoption.close()
         await self.duties.close()
         await self.writes.close()
 
@@ -94,7 +110,8 @@ class LocalQuorum:
         self.settings = QuorumSettings()
         """As the operator has set them; they may change at any time."""
         self._seats: dict[str, _Seat] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._recorder = SnapshotRecorder(engine, write)
         self._recording: asyncio.Task[None] | None = None
 
@@ -122,10 +139,14 @@ class LocalQuorum:
         duties = CoordinatorDuties(
             self._engine, writes, self._heard, self._monotonic_ms, self._chance
         )
-        self._seats[mesh] = _Seat(writes, duties)
+        writes.on_late = lambda: self._came_late(mesh)
+        adoption = TaskAdoption(self._engine, self._write, writes)
+        self._seats[mesh] = _Seat(writes, duties, adoption, self._leaving.get(mesh))
 
     def look(self, mesh: str) -> None:
         """The order of a mesh may be here now, or gone, or another one than before."""
+        if self._closed:
+            return
         try:
             self.begin(mesh)
         except NoVoters:
@@ -135,17 +156,29 @@ class LocalQuorum:
         """The order of a mesh is no longer here."""
         seat = self._seats.pop(mesh, None)
         if seat is not None:
-            leaving = asyncio.create_task(seat.close())
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._leaving[mesh] = asyncio.create_task(self._leave(mesh, seat))
+
+    async def _leave(self, mesh: str, seat: _Seat) -> None:
+        try:
+            await seat.close()
+        finally:
+            if self._leaving.get(mesh) is asyncio.current_task():
+                del self._leaving[mesh]
+
+    def _came_late(self, mesh: str) -> None:
+        """A write that an order left behind stands in the queue now."""
+        seat = self._seats.get(mesh)
+        if seat is not None:
+            seat.writes.replay.look_again()
 
     async def close(self) -> None:
+        self._closed = True
         if self._recording is not None:
             self._recording.cancel()
             await asyncio.gather(self._recording, return_exceptions=True)
         for mesh in list(self._seats):
             self.end(mesh)
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
 
     async def _seat(self, mesh: str) -> _Seat:
         """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
@@ -170,7 +203,10 @@ class LocalQuorum:
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
         within = _patience(timeout_ms, self.settings.commit_timeout_ms)
-        return await (await self._writes(mesh)).intend(op, entity, body, id, within)
+        seat = await self._seat(mesh)
+        if not seat.adoption.is_done and op.startswith("task."):
+            await seat.adoption.done(within)  # else a task that is here would not be known
+        return await seat.writes.intend(op, entity, body, id, within)
 
     async def confirm(
         self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
@@ -253,6 +289,11 @@ class LocalQuorum:
         self, mesh: str, voters: tuple[str, ...], *, engine: str = "embedded"
     ) -> OrderStatus:
         status = await self._operators.init(mesh, voters, engine=engine)
+        await (await self._seat(mesh)).adoption.done(QUORUM_CHANGE_MS)
+        return status
+
+    async def move(self, mesh: str, voters: tuple[str, ...] = (), *, engine: str) -> OrderStatus:
+        status = await self._operators.move(mesh, voters, engine=engine)
         self.begin(mesh)
         return status
 

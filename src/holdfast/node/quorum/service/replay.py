@@ -144,6 +144,11 @@ class WriteReplay:
         if unit is not None:
             unit.stop()
             await unit.join(QUORUM_COMMIT_MS / SECOND_MS)
+        # Who waits in line here finds the order gone, and stands in the queue of the next one.
+        for done in self._drained:
+            if not done.done():
+                done.set_result(None)
+        self._drained.clear()
 
     # --- AsyncWork ---------------------------------------------------------------------------
 

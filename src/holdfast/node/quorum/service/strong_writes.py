@@ -72,6 +72,9 @@ class StrongWrites:
         self.news = FoldNews()
         self.usual_policy: Callable[[], str] = lambda: QUEUE
         """What this node does with writes without a quorum where the mesh has no setting."""
+        self.on_late: Callable[[], None] = lambda: None
+        """Hears of a write that is queued after the order of this mesh has become another one."""
+        self._closed = False
         self._keeping: set[asyncio.Task[QueuedWrite | IntentRecord]] = set()
 
     # --- what the order tells ----------------------------------------------------------------
@@ -153,7 +156,10 @@ class StrongWrites:
     async def _keep(self, envelope: Envelope, error: HoldfastError) -> QueuedWrite | IntentRecord:
         kept = await self.lane.add(envelope, failure_of(error))
         if isinstance(kept, QueuedWrite):
-            self.replay.added()
+            if self._closed:
+                self.on_late()
+            else:
+                self.replay.added()
         return kept
 
     async def _give_up(self, id: bytes, error: HoldfastError) -> StrongReceipt:
@@ -201,8 +207,8 @@ class StrongWrites:
         return default if row is None else read_fields(row.fields).get(name, default)
 
     async def close(self) -> None:
-        for keeping in self._keeping:
-            keeping.cancel()  # what was handed to the writer happens all the same
+        self._closed = True
+        # Their callers wait for them, and may have nothing else to do with a mesh that moves.
         await asyncio.gather(*self._keeping, return_exceptions=True)
         await self.replay.close()
         self.news.tell_all()

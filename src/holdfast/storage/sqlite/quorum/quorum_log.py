@@ -219,6 +219,14 @@ class SqliteQuorumLog:
     def init(self, scope: str, *, tag: bytes, voter: int, config: bytes) -> GroupRow:
         return self._change(scope, lambda tx: tx.init(scope, tag, voter, config), adds=True)
 
+    def found(
+        self, scope: str, *, incarnation: int, tag: bytes, voter: int, config: bytes, term: int
+    ) -> GroupRow:
+        group = GroupRow(
+            scope=scope, incarnation=incarnation, tag=tag, voter=voter, standing="voter"
+        )
+        return self._change(scope, lambda tx: tx.found(group, config, term), adds=True)
+
     def join(self, scope: str, *, incarnation: int, tag: bytes, voter: int) -> GroupRow:
         return self._change(scope, lambda tx: tx.join(scope, incarnation, tag, voter), adds=True)
 

@@ -43,6 +43,7 @@ from holdfast.rules.quorum.log_saves import (
     check_identity,
     check_snapshot,
     check_takes_part,
+    founded,
 )
 from holdfast.storage.sqlite.connection import refusing
 from holdfast.storage.sqlite.quorum.rows import (
@@ -139,6 +140,18 @@ class QuorumWrites(QuorumRows):
         check_fresh_voter(scope, voter, self.voters_used(scope))
         group = GroupRow(scope=scope, incarnation=1, tag=tag, voter=voter, standing="voter")
         return self.add(group, LogHead(), config)
+
+    def found(self, group: GroupRow, config: bytes, term: int) -> GroupRow:
+        old = self.cards().get(group.scope)
+        if old is not None and old.group.tag == group.tag:
+            return old.group
+        before = None if old is None else (old.group, old.head)
+        head = founded(group, before, self.voters_used(group.scope), term)
+        if old is None:
+            return self.add(group, head, config)
+        self.intake_drop(group.scope)
+        self._give_up(old.number)
+        return self.add(group, head, config, id_=old.id)
 
     def join(self, scope: str, incarnation: int, tag: bytes, voter: int) -> GroupRow:
         check_identity(tag, voter, incarnation)
