@@ -1227,6 +1227,8 @@ COMMIT_TELL_VOTERS_MS: Final = SECOND_MS
 """How often it tells that to neighbours that all vote: an engine of their own is faster."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
+COMMIT_COMPARE_MS: Final = 5 * SECOND_MS
+"""How often a voter compares its order of a mesh with that of one neighbour, while that grows."""
 COMMIT_STATE_REUSE_MS: Final = 600 * SECOND_MS
 """How long a node gives the same object as the committed state of a mesh, before it makes a new
 one. A sweep removes it an hour after it was made (`BLOB_ORPHAN_AGE_MS`)."""

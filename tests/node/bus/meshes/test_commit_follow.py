@@ -462,7 +462,7 @@ def test_Q4_a_node_whose_engine_brings_the_order_asks_no_neighbour(nodes: Nodes)
 
     async def story() -> None:
         async with sharing(nodes, "ana", "bob") as (ana, bob):
-            bob.exchange.know_orders(lambda row: True)
+            bob.exchange.know_orders(lambda row: True, lambda mesh: None)
             row = QuorumRow(mesh=MESH, engine="etcd", incarnation=1, tag=b"s" * 16)
             bob.engine.store.write(lambda tx: tx.quorum_put(row))
             commit(sole(ana), "a")

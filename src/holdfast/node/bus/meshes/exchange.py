@@ -30,6 +30,7 @@ from holdfast.node.bus.meshes.gap_filling import GapFilling
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_link import MeshLink
+from holdfast.node.bus.meshes.order_compare import voting_of
 from holdfast.node.bus.standing import MeshExchangeView, MeshPeerView, StreamView
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import FrameKind, Stream
@@ -86,11 +87,15 @@ class MeshExchange:
         """
         self._context.keys_of = keys_of
 
-    def know_orders(self, has_own_order: Callable[[QuorumRow], bool]) -> None:
+    def know_orders(
+        self, has_own_order: Callable[[QuorumRow], bool], compared: Callable[[str], None]
+    ) -> None:
         """`has_own_order` says whether an engine of this node brings what the quorum of a mesh has
-        committed. Of all others it is asked of peers. Without it, voters have one.
+        committed. Of all others it is asked of peers. Without it, voters have one. `compared` hears
+        of meshes whose order was compared with that of another voter.
         """
         self._commits.has_own_order = has_own_order
+        self._commits.compare.on_compared = compared
 
     def know_voters(self, votes: Callable[[str, bytes], bool]) -> None:
         """`votes` says whether the node of a key votes in a mesh. Without it nobody does."""
@@ -226,12 +231,14 @@ class MeshExchange:
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         relays = await context.run(partial(_relays, *who, ours))
         believed = await context.run(partial(believed_of, *who, ours))
+        voting = await context.run(partial(voting_of, *who, ours))
         told = (link.ours, link.relays, link.commits.believed)
         if (ours, relays, believed) != told or not link.introduced:
             link.relays, link.commits.believed = relays, believed
             link.introduce(ours)
             link.relink()
             self._hold_soon()
+        self._commits.voting(link, voting)
 
     # --- the log grows -----------------------------------------------------------------------
 
