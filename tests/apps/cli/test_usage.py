@@ -63,9 +63,6 @@ NAMED = """
     pipeline.state pipeline.query pipeline.snapshot pipeline.reembed
     pipeline.compact pipeline.vacuum pipeline.backfill pipeline.repair pipeline.serve
     pipeline.changes pipeline.register
-    audit.append audit.list audit.streams audit.verify
-    telemetry.set telemetry.get telemetry.list telemetry.delete
-    quorum.move quorum.forget-auth
     quorum.init quorum.status quorum.members quorum.add quorum.remove quorum.transfer
     quorum.step-down quorum.pause quorum.resume quorum.recover quorum.replay
     entity.put entity.patch entity.delete entity.get entity.list entity.history

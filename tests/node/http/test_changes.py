@@ -66,7 +66,6 @@ EVERY = [
     change(13, "file.share", "gone.txt", data=""),
     change(14, "file.delete", "gone.txt"),
     change(15, "fact.append", "s", predicate="is", object=None, meta={"by": "me"}),
-    change(16, "audit.append", "activityLog", value={"did": "this"}),
     change(20, "task.create", None, title="one", description="more"),
     change(21, "task.create", None, title="two"),
     change(22, "task.claim", TASK),
