@@ -62,7 +62,7 @@ class CommitTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """Of the voters, as the other side has it."""
     by_voter: bool = False
     """This node votes, and so may the other side: of two orders it is not clear which one counts
-    (`rules/quorum/two_orders.py`). `number` is then 0 if both have committed the same so far."""
+    (`rules/two_orders.py`). `number` is then 0 if both have committed the same so far."""
 
 
 class PageTaken(msgspec.Struct, frozen=True, kw_only=True):

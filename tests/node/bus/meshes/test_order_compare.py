@@ -125,7 +125,7 @@ def test_Q4_a_survivor_that_committed_nothing_else_joins_the_one_that_was_chosen
 
 
 def test_Q4_a_second_recovery_beside_a_link_that_stands_is_found_by_both(tmp_path: Path) -> None:
-    """The link is older than the right to vote, and nobody meets anew."""
+    """They are linked when the second one recovers: nobody meets anew."""
 
     async def story(nodes: list[VoterNode]) -> None:
         ana, bo, cy = nodes

@@ -5,7 +5,7 @@ have both recovered, each of them is a group that is sure of itself. So a voter 
 a neighbour tells how far it is, it asks for the page that begins with the last commit that both
 have. The page names the group and its incarnation too. Nothing is taken from it
 (`node/core/committed_intake.py`); what another order means is a rule
-(`rules/quorum/two_orders.py`).
+(`rules/two_orders.py`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from holdfast.node.quorum.ports import OrderMember, OrderPart, OrderStatus, orde
 from holdfast.rules.errors import NoQuorum, OrderContested, OutcomeUnknown
 from holdfast.rules.limits import QUORUM_TICK_MS, SECOND_MS
 from holdfast.rules.quorum.raft.messages import Proposal
-from holdfast.rules.quorum.two_orders import is_contested
+from holdfast.rules.two_orders import is_contested
 
 
 class EmbeddedOrder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.rules.quorum.two_orders import is_contested
+from holdfast.rules.two_orders import is_contested
 
 
 @pytest.mark.parametrize("voters", range(1, 8))
