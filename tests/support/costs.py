@@ -13,7 +13,8 @@ What a process that has left its parents behind does is nobody's child and stays
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -21,6 +22,7 @@ import pytest
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHOWN = 15
+TRIES = 5
 
 _costs: dict[str, tuple[float, float]] = {}
 
@@ -31,20 +33,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def cpu_s() -> float:
     """Of this process and its descendants, those that have ended and were waited for included."""
-    own = os.times()
-    ticks = sum(_ticks(pid) for pid in _descendants(os.getpid()))
+    for _ in range(TRIES):
+        found = set(_descendants(os.getpid()))
+        ticks = sum(_ticks(pid) for pid in found)
+        own = os.times()
+        if found == set(_descendants(os.getpid())):
+            break  # else one that has ended meanwhile would count twice, or not at all
     return sum(own[:4]) + ticks / TICKS_PER_S
 
 
 def _descendants(pid: int) -> Generator[int]:
     try:
         threads = os.listdir(f"/proc/{pid}/task")
-        lists = [Path(f"/proc/{pid}/task/{thread}/children").read_text() for thread in threads]
     except OSError:
         return  # it has ended meanwhile
-    for child in map(int, " ".join(lists).split()):
+    for child in children(pid, threads):
         yield child
         yield from _descendants(child)
+
+
+def children(pid: int, threads: Iterable[str]) -> list[int]:
+    """The children of these threads. A Java begins and ends threads all the time: one that is gone
+    has none, and must not take those of the others along, or all that they have ever cost would be
+    charged to the test after this.
+    """
+    found: list[int] = []
+    for thread in threads:
+        with suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
 
 
 def _ticks(pid: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from nacl.signing import SigningKey
 
 from holdfast.rules.arrivals import Arrived
+from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
 from holdfast.rules.bus.capability import issue
 from holdfast.rules.bus.meshes.member_list import first_list
 from holdfast.rules.bus.meshes.membership import BusCapabilityRow, BusInviteRow, BusMeshRow
@@ -36,6 +37,7 @@ from holdfast.rules.rows import (
     ZoneRow,
 )
 from holdfast.rules.tasks import TaskStatus
+from holdfast.rules.telemetry import TelemetryRow
 from holdfast.rules.vectors import pack
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader, Store, Transaction
@@ -89,6 +91,20 @@ def _stamped(lamport: int, peer: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def state_row(key: str, lamport: int = 1, peer: str = "ana", **fields: Any) -> StateRow:
     return StateRow(**{"key": key, "value": b'"v"', **_stamped(lamport, peer, fields)})
+
+
+def telemetry_row(kind: str, key: str, **fields: Any) -> TelemetryRow:
+    given = {"mesh": MESH, "value": b"1", "updated_at": 1, "expires_at": 9, **fields}
+    return TelemetryRow(kind=kind, key=key, **given)
+
+
+def audit_event(seq: int) -> AuditRow:
+    """The first, the second… of a chain."""
+    chain, last = AuditChain(MESH, "s", "ana", 1), None
+    for number in range(1, seq + 1):
+        last = next_event(chain, last, id=make_id(40 + number), at=number, payload=b"1")
+    assert last is not None
+    return last
 
 
 def memory_row(

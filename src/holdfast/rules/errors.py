@@ -16,7 +16,7 @@
     │   │                    HomeCopied AnotherBroker LogMismatch VoterReused FenceTooOld
     │   │                    RevisionMoved HasChildren IntentAbandoned LeaseHeld LeaseNotHeld
     │   │                    NodeNotLost AuditForked AuditGap NoVoters HasVoters NotCommitted
-    │   │                    CommitForked
+    │   │                    CommitForked OrderContested
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
@@ -1137,6 +1137,16 @@ class CommitForked(
 ):
     """One number of the commit order of a mesh belongs to two entries, or one group of voters
     claims to be another."""
+
+
+class OrderContested(
+    Conflict,
+    code="order_contested",
+    hint="decide which order counts: on a voter of that one run holdfast quorum recover MESH "
+    "--accept-loss, and add the others again; one that has committed other things needs a new home",
+):
+    """Others that may vote have another order of the mesh, and as many of them as a majority here:
+    nobody can tell which one counts."""
 
 
 class NotFresh(

@@ -1223,8 +1223,12 @@ COMMIT_TROUBLES_KEPT: Final = 16
 first ones, because the rest follows from them."""
 COMMIT_TELL_MS: Final = 10
 """How often a node tells its neighbours how far it is in the commits of a busy quorum."""
+COMMIT_TELL_VOTERS_MS: Final = SECOND_MS
+"""How often it tells that to neighbours that all vote: an engine of their own is faster."""
 COMMIT_ASK_MS: Final = 30 * SECOND_MS
 """How long a member waits for a page of commits before it asks another one."""
+COMMIT_COMPARE_MS: Final = 5 * SECOND_MS
+"""How often a voter compares its order of a mesh with that of one neighbour, while that grows."""
 COMMIT_STATE_REUSE_MS: Final = 600 * SECOND_MS
 """How long a node gives the same object as the committed state of a mesh, before it makes a new
 one. A sweep removes it an hour after it was made (`BLOB_ORPHAN_AGE_MS`)."""
@@ -1281,6 +1285,18 @@ AUDIT_PAGE_ROWS: Final = 200
 """Events of an audit stream in one answer over HTTP, unless the caller asks for fewer."""
 AUDIT_GAPS_SHOWN_MAX: Final = 20
 """Gaps of one chain that a verification names; more are counted only."""
+TELEMETRY_KIND_BYTES_MAX: Final = 128
+"""The longest kind of telemetry; a longer one is refused."""
+TELEMETRY_BYTES_MAX: Final = 64 * KIB
+"""The largest value of telemetry, as JSON; a larger one is refused."""
+TELEMETRY_ROWS_MAX: Final = 10_000
+"""Values of telemetry of one mesh on a node; where none is past its time, one more is refused."""
+TELEMETRY_TTL_MS: Final = 24 * HOUR_MS
+"""How long telemetry is kept, unless its writer says otherwise."""
+TELEMETRY_TTL_MS_MAX: Final = 30 * DAY_MS
+"""The longest time to live of telemetry; a longer one is refused."""
+TELEMETRY_PAGE_ROWS: Final = 200
+"""Values of telemetry in one answer over HTTP, unless the caller asks for fewer."""
 AUTH_PROVIDERS_MAX: Final = 256
 """Providers in one snapshot of auth material; more are refused."""
 AUTH_SECRET_BYTES_MAX: Final = 64 * KIB

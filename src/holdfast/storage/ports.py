@@ -45,12 +45,14 @@ from holdfast.rules.rows import (
 )
 from holdfast.rules.vectors import Model
 from holdfast.storage.audit_port import AuditReader, AuditWriter
+from holdfast.storage.broker_position_port import BrokerPositionReader, BrokerPositionWriter
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
 from holdfast.storage.quorum_state_port import QuorumStateReader, QuorumStateWriter
 from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
+from holdfast.storage.telemetry_port import TelemetryReader, TelemetryWriter
 
 T = TypeVar("T")
 
@@ -474,30 +476,6 @@ class OutboxWriter(OutboxReader, Protocol):
         """
 
 
-class BrokerPositionReader(Protocol):
-    def broker_positions_above(
-        self, mesh: str, epoch: int, seq: int, after_seq: int, limit: int
-    ) -> list[tuple[int, int]]:
-        """Seq and offset of the entries above a seq of an epoch and above `after_seq`, by seq."""
-
-    def broker_positions_at(self, offset: int) -> list[tuple[str, int]]:
-        """Mesh and seq of an entry at its broker, those of the newest epoch of a mesh first."""
-
-    def broker_positions_epochs(self, mesh: str) -> list[int]:
-        """The epochs of a mesh in which positions are known, the lowest first."""
-
-
-class BrokerPositionWriter(BrokerPositionReader, Protocol):
-    def broker_positions_add(self, mesh: str, epoch: int, rows: Sequence[tuple[int, int]]) -> None:
-        """Adds seq and offset of entries; a seq that is known keeps its offset."""
-
-    def broker_positions_sweep(self, below_offset: int, most: int) -> int:
-        """Forgets the positions of entries that are gone from the log; returns how many."""
-
-    def broker_positions_drop(self, mesh: str, most: int) -> int:
-        """Forgets up to `most` positions of a mesh that has another broker; returns how many."""
-
-
 class Reader(
     MeshReader,
     LogReader,
@@ -505,6 +483,7 @@ class Reader(
     VectorReader,
     TaskReader,
     AuditReader,
+    TelemetryReader,
     LedgerReader,
     ConsumerReader,
     ZoneReader,
@@ -527,6 +506,7 @@ class Transaction(
     VectorWriter,
     TaskWriter,
     AuditWriter,
+    TelemetryWriter,
     LedgerWriter,
     ConsumerWriter,
     ZoneWriter,

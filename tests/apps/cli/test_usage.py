@@ -68,6 +68,8 @@ NAMED = """
     entity.put entity.patch entity.delete entity.get entity.list entity.history
     lease.run lease.list lease.show lease.release
     writes.list writes.show writes.resolve writes.conflicts writes.replay
+    audit.append audit.list audit.streams audit.verify quorum.forget-auth quorum.move
+    telemetry.delete telemetry.get telemetry.list telemetry.set
 """
 
 

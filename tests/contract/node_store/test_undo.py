@@ -31,6 +31,7 @@ from support.envelopes import MESH, MODEL, make_id, state_set
 from support.stores import (
     append,
     arrived,
+    audit_event,
     blob_row,
     conflict_row,
     consumer_row,
@@ -46,6 +47,7 @@ from support.stores import (
     read,
     state_row,
     task_row,
+    telemetry_row,
     token_row,
     vector_row,
     version,
@@ -75,6 +77,8 @@ def ground(tx: Transaction) -> None:
     tx.vector_add(vector_row("ana", "k", 3), MODEL)
     tx.task_put(task_row("t"))
     tx.task_event_put(event_row("t", version(3)))
+    tx.audit_add(audit_event(1))
+    tx.telemetry_put(telemetry_row("run", "a"))
     tx.conflict_add(conflict_row())
     tx.warning_add(warning_row("t"))
     tx.consumer_put(consumer_row("reader", "1"))
@@ -177,6 +181,11 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
         event_row("t", version(3), event="superseded", against=version(1))
     ),
     "task_event_put, new": lambda tx: tx.task_event_put(event_row("t", version(4))),
+    "audit_add": lambda tx: tx.audit_add(audit_event(2)),
+    "telemetry_put, over": lambda tx: tx.telemetry_put(telemetry_row("run", "a", value=b"2")),
+    "telemetry_put, new": lambda tx: tx.telemetry_put(telemetry_row("run", "new")),
+    "telemetry_drop": lambda tx: tx.telemetry_drop(MESH, "run", "a"),
+    "telemetry_expire": lambda tx: tx.telemetry_expire(99, 10),
     "conflict_add": lambda tx: tx.conflict_add(conflict_row("l")),
     "conflict_change": lambda tx: tx.conflict_change(
         msgspec.structs.replace(conflict_row("l"), number=1, reason="another")
@@ -285,7 +294,16 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
 
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
-    from holdfast.storage import inbox_port, ports, quorum_state_port, stream_port, task_port
+    from holdfast.storage import (
+        audit_port,
+        broker_position_port,
+        inbox_port,
+        ports,
+        quorum_state_port,
+        stream_port,
+        task_port,
+        telemetry_port,
+    )
 
     writing = {
         name
@@ -295,12 +313,14 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
             (ports.FamilyWriter, ports.FamilyReader),
             (ports.VectorWriter, ports.VectorReader),
             (task_port.TaskWriter, task_port.TaskReader),
+            (audit_port.AuditWriter, audit_port.AuditReader),
+            (telemetry_port.TelemetryWriter, telemetry_port.TelemetryReader),
             (ports.LedgerWriter, ports.LedgerReader),
             (ports.ConsumerWriter, ports.ConsumerReader),
             (ports.ZoneWriter, ports.ZoneReader),
             (ports.OutboxWriter, ports.OutboxReader),
             (inbox_port.InboxWriter, inbox_port.InboxReader),
-            (ports.BrokerPositionWriter, ports.BrokerPositionReader),
+            (broker_position_port.BrokerPositionWriter, broker_position_port.BrokerPositionReader),
             (stream_port.StreamWriter, stream_port.StreamReader),
             (quorum_state_port.EntityWriter, quorum_state_port.EntityReader),
             (quorum_state_port.CommitWriter, quorum_state_port.CommitReader),

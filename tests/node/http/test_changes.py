@@ -73,6 +73,7 @@ EVERY = [
     change(24, "task.claim", TASK),
     change(25, "task.complete", TASK),
     change(26, "task.cancel", OTHER_TASK),
+    change(29, "audit.append", "activityLog", value={"did": "deploy"}),
 ]
 
 
@@ -117,6 +118,7 @@ def test_P8_every_op_is_written_as_the_library_would(talk: Talk) -> None:
         (TASK, "one", "completed"),
         (OTHER_TASK, "two", "cancelled"),
     ]
+    assert [event.payload for event in mesh.audit.list("activityLog")] == [{"did": "deploy"}]
     assert len(list(talk.api.node.log.range())) == len(EVERY)
 
 

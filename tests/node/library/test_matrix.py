@@ -56,13 +56,13 @@ def test_Q1_every_row_of_the_matrix_can_be_written_and_travels_as_its_class_says
         with pytest.raises(SecretRefused):
             entities.put("project_settings", "project", {"apiKey": "sk-1"})
         assert len(home.order._shared.entries) >= before + 13, "each was decided by the quorum"
-        # Runtime state and live events of runs: in a mesh that is shared with nobody.
-        decided = len(home.order._shared.entries)
-        local = home.node.create_mesh("here")
-        local.state.set("agent/a", {"pid": 7, "worktree": "/tmp/w"})
-        local.facts.append("run/1", "said", "step 1 of 3")
-        assert not local.info().shared
-        assert list(home.node.outbox.list()) == []
+        # Runtime state and live events of runs: in no log, so nobody is given them.
+        for one in (DataClass.AGENT_RUNTIME, DataClass.RUN_ACTIVITY):
+            assert write_class_of(one, voters=True) is WriteClass.LOCAL
+        decided, logged = len(home.order._shared.entries), home.node.log.head()
+        mesh.telemetry.set("agent", "a", {"pid": 7, "worktree": "/tmp/w"})
+        mesh.telemetry.set("run/1", "0001", "step 1 of 3")
+        assert home.node.log.head() == logged
         # What came of a run, and the audit streams: appended, in order, whoever is there.
         mesh.audit.append("runAuditEvents", {"run": 1, "outcome": "passed"})
         mesh.audit.append("activityLog", {"did": "deploy"})

@@ -133,6 +133,23 @@ def zones(tmp_path: Path) -> Iterator[Map]:
         yield Map(tmp_path, ending)
 
 
+def test_Q14_audit_events_come_by_a_link_and_telemetry_does_not(zones: Map) -> None:
+    ana, bob = zones.zone("ana"), zones.zone("bob")
+    for number in range(3):
+        bob.team.audit.append("runAuditEvents", number)
+        bob.team.telemetry.set("run", f"{number}", "stays-with-bob")
+    ana.pulls(bob)
+    zones.until(lambda: len(list(ana.team.audit.list("runAuditEvents"))) == 3)
+    bob.team.audit.append("runAuditEvents", "live")
+    zones.until(lambda: len(list(ana.team.audit.list("runAuditEvents"))) == 4)
+    (chain,) = ana.team.audit.verify()
+    assert (chain.origin, chain.last, chain.sound, chain.gapless) == ("bob", 4, True, True)
+    assert list(ana.team.telemetry.list()) == []
+    ana.down()
+    files = [path.read_bytes() for path in ana.up.home.rglob("*") if path.is_file()]
+    assert not any(b"stays-with-bob" in held for held in files)
+
+
 def test_Z6_two_zones_pull_from_each_other_and_nothing_goes_round(zones: Map) -> None:
     ana, bob = zones.zone("ana"), zones.zone("bob")
     ana.write("a1", "a2")

@@ -26,6 +26,8 @@ from holdfast.rules.bodies import Fact
 from holdfast.rules.errors import NoHome, StoreBusy, StoreCorrupt
 from holdfast.rules.filters import Filter
 from holdfast.rules.frontier import Frontier
+from holdfast.rules.quorum.log_rows import CONFIG_KIND
+from holdfast.rules.quorum.raft.config import encode_config, first_config
 from holdfast.rules.rows import BlobRow, ConsumerRow
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Transaction
@@ -46,7 +48,7 @@ from support.keeping import (
     overwrite,
     team,
 )
-from support.quorum_logs import filled, opened
+from support.quorum_logs import TAG, entry, filled, opened, write
 from support.snapshot import differences, snapshot
 from support.source import HandClock
 from support.stores import link_row, quarantine_row, token_row, zone_key, zone_row
@@ -168,6 +170,27 @@ def test_S1_drifted_modes_are_mended_and_told(home: Path) -> None:
     blob.chmod(0o644)
     assert worst_of(home, "home").status == "ok", "not each blob is looked at every time"
     assert worst_of(home, "home", full=True).status == "warn"
+
+
+def test_Q4_a_node_that_learnt_to_vote_is_counted_as_the_voter_that_it_is(home: Path) -> None:
+    """Its place stands in the config of its log; what it was when it came is noted beside it."""
+    log = opened(home)
+    first = first_config((("ana", b"a" * 32),))
+    learning = first.with_learner("bo", b"b" * 32)
+    me = learning.members[-1].id
+
+    def said() -> list[str]:
+        return [c.message for c in diagnose(home).checks if c.name == "quorum"]
+
+    log.join("team", incarnation=1, tag=TAG, voter=me)
+    assert said() == ["this node has a part in 1 groups, and votes in 0"]
+    for number, place in enumerate(("learner", "voter"), 1):
+        config = learning.with_place(me, "voter") if place == "voter" else learning
+        row = entry(number, 1, encode_config(config), CONFIG_KIND)
+        log.save(write(number, row, voter=me, term=1))
+        votes = int(place == "voter")
+        assert said() == [f"this node has a part in 1 groups, and votes in {votes}"]
+    log.close()
 
 
 def test_Q4_a_voter_that_must_rejoin_is_told_and_looking_changes_nothing(home: Path) -> None:

@@ -110,6 +110,29 @@ def test_D14_writes_on_both_sides_arrive_on_the_other(pair: Pair) -> None:
     assert pair.mesh(0).clock().last_sync_at is not None
 
 
+def test_Q14_audit_events_come_by_a_broker_and_telemetry_does_not(pair: Pair) -> None:
+    canary = "stays-with-ana"
+    for number in range(3):
+        pair.mesh(0).telemetry.set("run", f"{number}", canary)
+        pair.mesh(0).audit.append("runAuditEvents", {"n": number})
+    pair.mesh(1).audit.append("runAuditEvents", {"by": "bob"})
+    until(lambda: all(len(list(pair.mesh(at).audit.list("runAuditEvents"))) == 4 for at in (0, 1)))
+    for at in (0, 1):
+        found = pair.mesh(at).audit.verify()
+        assert [(one.origin, one.last) for one in found] == [("ana", 3), ("bob", 1)]
+        assert all(one.sound and one.gapless for one in found)
+    assert list(pair.mesh(1).telemetry.list()) == []
+    until(pair.all_sent)
+    pair.close()
+    for folder, holds in (
+        (pair.homes[0], True),
+        (pair.homes[1], False),
+        (pair.broker.folder, False),
+    ):
+        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        assert any(canary.encode() in held for held in files) is holds, folder
+
+
 def test_D14_what_was_written_while_the_broker_was_away_is_sent_when_it_is_back(pair: Pair) -> None:
     pair.mesh(0).state.set("before", 1)
     until(lambda: pair.agree() and bool(pair.state(1)))

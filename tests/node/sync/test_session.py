@@ -696,6 +696,21 @@ def test_D12_resuming_tries_what_was_refused_at_once(two: Two) -> None:
     assert states(two.ana) == {"done": 1}
 
 
+def test_D12_a_pause_holds_from_its_answer_on_also_before_the_connection_has_looked(
+    two: Two,
+) -> None:
+    two.connect()
+    two.settle()
+    pause.pause(two.ana.engine, MESH)
+    team(two.ana.node).state.set("k", 1)
+    assert not two.ana.sync.meshes[MESH].paused, "it has not looked"
+    assert two.ana.sync.push(MESH) is None
+    assert states(two.ana) == {"pending": 1}
+    pause.resume(two.ana.engine, MESH)
+    two.ana.sync.look()
+    assert two.ana.sync.push(MESH) is not None
+
+
 def test_D12_a_personal_mesh_cannot_be_paused(nodes: Nodes) -> None:
     node = nodes.open("ana")
     with pytest.raises(NotShared):

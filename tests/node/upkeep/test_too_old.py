@@ -162,7 +162,7 @@ def test_S17_a_source_that_was_refused_has_a_way_back(nodes: Nodes, clock: HandC
     team(sensor).state.set("mode", "boost")
     (refused,) = late(sensor, hub)
     assert refused is not None
-    command = refused.message.rpartition(": ")[2]
+    command = refused.message.rpartition(": ")[2].strip("`")
     assert command.startswith("holdfast mesh restamp team --past ")
     past = int(command.rpartition(" ")[2])
     report = team(sensor).restamp(past)

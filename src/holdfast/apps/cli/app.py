@@ -38,7 +38,7 @@ _COMMANDS = (
         "quorum",
         "log",
     ),
-    *("fact", "audit", "consumer", "link", "send", "inbox", "outbox", "sweep"),
+    *("fact", "audit", "telemetry", "consumer", "link", "send", "inbox", "outbox", "sweep"),
     *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
     *("completion", "help"),
 )

@@ -186,11 +186,11 @@ class BusHost:
             self.members.start(self.bus)
             self.bus.serve(OPERATE, self.operators.operate_asked)
             self._voter_service.start(self.bus)
-            self.exchange = MeshExchange(
-                self._engine, self.bus.key, grants=MemberGrants(self._member_peers.standing)
-            )
+            grants = MemberGrants(self._member_peers.standing, self.voters.is_voter)
+            self.exchange = MeshExchange(self._engine, self.bus.key, grants=grants)
             self.exchange.know_keys(self._member_peers.keys_of)
-            self.exchange.know_orders(self._orders.brings)
+            self.exchange.know_orders(self._orders.brings, self._orders.compared)
+            self.exchange.know_voters(self.groups.votes)
             await self.exchange.start()
             self._exchanges = True
             self.members.on_change = self.exchange.refresh_soon

@@ -44,6 +44,10 @@ class MeshVoters:
         listed = held.listed(keys)
         return held.row.owner in keys or (listed is not None and VOTE in listed.grants)
 
+    def is_voter(self, mesh: str, key: bytes) -> bool:
+        """The same of a linked peer, by the key of its link."""
+        return self.may_vote(mesh, self.keys(key))
+
     def addresses(self, mesh: str) -> list[str]:
         """Who may vote in a mesh, other than this node, as the bus takes them: those that are
         linked first.

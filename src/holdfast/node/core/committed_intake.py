@@ -9,6 +9,7 @@ node without a vote has the same tables as the voters, and finds out if it has n
     gap         the page begins after the next number: the caller asks for what lies between
     forked      a number belongs to another entry here, or the voters are another group
     voter       this node has an order of its own: nothing is taken, only compared
+    deposed     it is another order, of an incarnation that has ended: nothing of it counts any more
 
 Where our rules come to something else than a record says, **the record stands**: the quorum has
 decided, and whatever this node hands on must be what the quorum said. The entry gets its number and
@@ -43,7 +44,7 @@ from holdfast.storage.ports import Reader, Transaction
 
 log = logging.getLogger("holdfast")
 
-PageOutcome = Literal["known", "folded", "gap", "forked", "voter"]
+PageOutcome = Literal["known", "folded", "gap", "forked", "voter", "deposed"]
 TroubleKind = Literal["commit_diverged", "commit_forked"]
 _JOB: Final = "commits.trouble:"
 
@@ -57,6 +58,11 @@ class CommitTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """Who brought the other side."""
     detail: str
     found_at: int
+    incarnation: int = 0
+    """Of the voters, as the other side has it."""
+    by_voter: bool = False
+    """This node votes, and so may the other side: of two orders it is not clear which one counts
+    (`rules/two_orders.py`). `number` is then 0 if both have committed the same so far."""
 
 
 class PageTaken(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +87,20 @@ class CommitPageIntake:
     repeatable = True
 
     def __init__(
-        self, ctx: NodeContext, page: CheckedPage, source: str, *, idle_voter: bool = False
+        self,
+        ctx: NodeContext,
+        page: CheckedPage,
+        source: str,
+        *,
+        idle_voter: bool = False,
+        by_voter: bool = False,
     ) -> None:
         """`source` says for people who brought the page. `idle_voter`: this node was a voter and
         takes no part any more (it was removed, or restored from a backup), so that nothing else
-        brings the order here.
+        brings the order here. `by_voter`: the source may vote, and this node does.
         """
         self._ctx, self._page, self._source = ctx, page, source
-        self._idle_voter = idle_voter
+        self._idle_voter, self._by_voter = idle_voter, by_voter
 
     def __call__(self, tx: Transaction) -> PageTaken:
         page = self._page
@@ -100,6 +112,10 @@ class CommitPageIntake:
         standing = _first_row(page) if standing is None else standing
         known = [line for line in page.lines if line.record.number <= standing.number]
         fork = self._fork(tx, standing, known)
+        if self._by_voter and (fork is None or page.incarnation < standing.incarnation):
+            forget_claims(tx, page.mesh, self._source)  # if there were two orders, there is one now
+        if fork is not None and page.incarnation < standing.incarnation:
+            return PageTaken(outcome="deposed", number=standing.number)
         if fork is not None:
             trouble = self._note(tx, [fork])
             return PageTaken(outcome="forked", number=standing.number, trouble=trouble)
@@ -120,17 +136,28 @@ class CommitPageIntake:
         self, tx: Reader, standing: QuorumRow, known: Sequence[CheckedLine]
     ) -> CommitTrouble | None:
         """Why this page is not of the order that is here; None if it is."""
+        return self._other_commit(tx, known) or self._other_group(standing)
+
+    def _other_group(self, standing: QuorumRow) -> CommitTrouble | None:
         page = self._page
-        if (
-            page.incarnation == standing.incarnation
-            and page.tag
-            and standing.tag
-            and page.tag != standing.tag
+        number = 0 if self._by_voter else page.first
+        if page.incarnation == standing.incarnation:
+            if page.tag and standing.tag and page.tag != standing.tag:
+                detail = "another group of voters claims the mesh, in the same incarnation"
+                return self._trouble("commit_forked", number, detail)
+        elif (
+            self._by_voter
+            and page.incarnation > standing.incarnation
+            and page.engine == standing.engine  # else it has moved, and this node will hear of it
         ):
-            detail = "another group of voters claims the mesh, in the same incarnation"
-            return self._trouble("commit_forked", page.first, detail)
+            detail = f"the mesh was recovered without this node: incarnation {page.incarnation}"
+            return self._trouble("commit_forked", number, detail)
+        return None
+
+    def _other_commit(self, tx: Reader, known: Sequence[CheckedLine]) -> CommitTrouble | None:
         if not known:
             return None
+        page = self._page
         here = tx.commit_range(page.mesh, known[0].record.number, len(known))
         ours = {row.number: row for row in here}
         for line in known:
@@ -229,6 +256,8 @@ class CommitPageIntake:
             source=self._source,
             detail=detail[:REASON_CHARS_MAX],
             found_at=self._ctx.now_ms(),
+            incarnation=self._page.incarnation,
+            by_voter=self._by_voter,
         )
 
     def _note(self, tx: Transaction, found: Sequence[CommitTrouble]) -> tuple[CommitTrouble, ...]:
@@ -242,8 +271,11 @@ def note_trouble(
     if not found:
         return ()
     kept = commit_trouble(tx, mesh)
-    there = {(one.kind, one.number) for one in kept}
-    fresh = [one for one in found if (one.kind, one.number) not in there]
+    there = {_same(one) for one in kept}
+    fresh = [one for one in found if _same(one) not in there]
+    # One claim of each voter: whoever claims much does not push the others out.
+    told = {one.source for one in fresh if one.by_voter}
+    kept = [one for one in kept if not (one.by_voter and one.source in told)]
     fresh = fresh[: max(0, COMMIT_TROUBLES_KEPT - len(kept))]
     if fresh:
         cursor = {"trouble": msgspec.to_builtins([*kept, *fresh])}
@@ -255,6 +287,27 @@ def commit_trouble(tx: Reader, mesh: str) -> list[CommitTrouble]:
     """Commits of a mesh about which this node and others disagree, oldest first."""
     row = tx.job_get(_JOB + mesh)
     return [] if row is None else msgspec.convert(row.cursor["trouble"], list[CommitTrouble])
+
+
+def _same(one: CommitTrouble) -> object:
+    return (one.source, one.incarnation, one.number > 0) if one.by_voter else (one.kind, one.number)
+
+
+def claims_of(tx: Reader, mesh: str) -> tuple[CommitTrouble, ...]:
+    """What others that may vote have shown of another order than this voter's."""
+    return tuple(one for one in commit_trouble(tx, mesh) if one.by_voter)
+
+
+def forget_claims(tx: Transaction, mesh: str, source: str | None = None) -> None:
+    """There is one order again: an operator has decided, or this source has the same."""
+    kept = commit_trouble(tx, mesh)
+    left = [one for one in kept if not (one.by_voter and source in (None, one.source))]
+    if len(left) == len(kept):
+        return
+    forget_trouble(tx, mesh)
+    if left:
+        cursor = {"trouble": msgspec.to_builtins(left)}
+        tx.job_put(JobRow(name=_JOB + mesh, cursor=cursor, updated_at=left[-1].found_at))
 
 
 def forget_trouble(tx: Transaction, mesh: str) -> None:

@@ -36,6 +36,7 @@ NEEDS_ROOM: Final = frozenset(
         *(
             "fact.append",
             "audit.append",
+            "telemetry.set",
             "mesh.create",
             "conflict.restore",
             "intake",

@@ -32,6 +32,7 @@ from holdfast.node.http.quorum import (
     operators,
     settings,
     strong,
+    telemetry,
     waiting,
 )
 from holdfast.service.http import docs_page, hello, openapi
@@ -39,7 +40,7 @@ from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers, bus),
-    *(append, facts, audit, changes, ranges, commits, consumers, objects, digests),
+    *(append, facts, audit, telemetry, changes, ranges, commits, consumers, objects, digests),
     *(operators, strong, entities, waiting, mesh_sync, nodes, settings),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )

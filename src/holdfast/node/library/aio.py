@@ -32,6 +32,7 @@ from holdfast.node.library.aio_verbs import (
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.node.library.quorum_reach import quorum_api
+from holdfast.node.library.telemetry import Telemetry
 from holdfast.node.log.log import Log
 from holdfast.node.messages.inbox import Inbox
 from holdfast.node.messages.outbox import Outbox
@@ -122,6 +123,16 @@ class AsyncAuditTrail(AsyncWriter[AuditTrail]):
     verify = in_thread(AuditTrail.verify)
 
 
+class AsyncTelemetry(AsyncWriter[Telemetry]):
+    """`Telemetry`, for coroutines."""
+
+    set = written(Telemetry.set)
+    get = at_once(Telemetry.get)
+    entry = at_once(Telemetry.entry)
+    delete = written(Telemetry.delete)
+    list = streamed(Telemetry.list)
+
+
 class AsyncInbox(AsyncFace[Inbox]):
     """Messages that came for this node, for coroutines."""
 
@@ -178,6 +189,7 @@ class AsyncMesh(AsyncWriter[Mesh]):
         self.tasks = AsyncTasks(writer, sync.tasks, None if bus is None else self._quorums)
         self.facts = AsyncFacts(writer, sync.facts)
         self.audit = AsyncAuditTrail(writer, sync.audit)
+        self.telemetry = AsyncTelemetry(writer, sync.telemetry)
         self.inbox = AsyncInbox(sync.inbox)
 
     async def _quorums(self) -> QuorumApi:

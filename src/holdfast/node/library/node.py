@@ -18,6 +18,7 @@ from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.mesh_status import mesh_status
+from holdfast.node.library.telemetry import Telemetry
 from holdfast.node.library.verbs import opened_bus
 from holdfast.node.library.verbs import writes as writes_op
 from holdfast.node.log.log import Log
@@ -59,6 +60,7 @@ class Mesh:
         self.tasks = Tasks(engine, slug, bus)
         self.facts = Facts(engine, slug)
         self.audit = AuditTrail(engine, slug)
+        self.telemetry = Telemetry(engine, slug)
         self.inbox = Inbox(engine, slug)
 
     def info(self) -> MeshRow:

@@ -39,6 +39,7 @@ from holdfast.rules.errors import (
     NoResponder,
     NotFresh,
     NoVoters,
+    OrderContested,
     OutcomeUnknown,
     OverLimit,
     RequestRefused,
@@ -58,7 +59,7 @@ from holdfast.storage.ports import Reader
 from holdfast.transport.remote_errors import error_by_code
 
 T = TypeVar("T", ProposeGiven, ConfirmGiven)
-_ELSEWHERE: Final = (NoQuorum, TooMany, NoVoters, OverLimit)
+_ELSEWHERE: Final = (NoQuorum, TooMany, NoVoters, OverLimit, OrderContested)
 """What a voter says when another one may do it, and it itself has done nothing."""
 
 

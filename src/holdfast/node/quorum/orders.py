@@ -104,6 +104,10 @@ class NodeOrders:
             return row.voter is not None
         return order.part in ("coordinator", "member") and not order.is_cut_off
 
+    def compared(self, mesh: str) -> None:
+        """The order of a mesh was compared with that of another node."""
+        self._groups.compared(mesh)
+
     def linked(self) -> None:
         """A link has come up or gone down: another voter may answer now."""
         for order in self._forwarded.values():

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from holdfast.node.core.commit import CommitRun, CommittedEntry
-from holdfast.node.core.committed_intake import commit_trouble
+from holdfast.node.core.committed_intake import CommitTrouble, commit_trouble
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import task_of
 from holdfast.node.log.history import replay
@@ -22,7 +22,7 @@ from holdfast.node.recovery.checks import Check, fail, ok
 from holdfast.rules import limits
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.errors import CommitForked, HoldfastError
+from holdfast.rules.errors import CommitForked, HoldfastError, OrderContested
 from holdfast.rules.quorum.commit_record import CommitRecord, decode_stored_record
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.rules.quorum.view import EntityRevision, EntityRow
@@ -71,8 +71,14 @@ def _troubles(reader: Reader, mesh: str) -> Iterator[Check]:
             "commits",
             f"{mesh}: {first.kind} at commit {first.number}, as {first.source} has it: "
             f"{first.detail}{more}",
-            CommitForked.default_hint if first.kind == "commit_forked" else _DIVERGED,
+            _hint(first),
         )
+
+
+def _hint(trouble: CommitTrouble) -> str:
+    if trouble.by_voter:
+        return OrderContested.default_hint
+    return CommitForked.default_hint if trouble.kind == "commit_forked" else _DIVERGED
 
 
 def commit_faults(reader: Reader, peer: str, row: QuorumRow, *, full: bool) -> list[str]:

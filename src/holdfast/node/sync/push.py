@@ -105,6 +105,11 @@ def _choose(
     engine: NodeEngine, mesh: MeshState, policy: Policy, room: int, now: int, tx: Transaction
 ) -> _Chosen:
     chosen = _Chosen([], [], [], [])
+    row = tx.mesh_get(mesh.slug)
+    if row is None or row.sync_paused:
+        # What we last looked at may be older than the answer that somebody got who paused it.
+        mesh.paused = True
+        return chosen
     if mesh.trial.passes and _try_suspect(engine, mesh, policy, chosen, now, tx):
         return chosen
     set_aside = {*mesh.held, *mesh.trial.suspects}

@@ -56,6 +56,8 @@ class SweepReport(msgspec.Struct, frozen=True, kw_only=True):
     """Messages whose envelope is no longer in the log."""
     broker_position_rows: int = msgspec.field(default=0, name="heard_rows")
     """Positions at the broker of envelopes that are no longer in the log."""
+    telemetry_rows: int = 0
+    """Telemetry whose time is up."""
     bus_ids: int = 0
     """Ids of messages of the bus that no sender can send again."""
     blobs: int = 0
@@ -93,6 +95,11 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
     dedupe = _repeat(
         engine, "sweep.dedupe", lambda tx: tx.forgotten_sweep(before, limits.CHUNK_ROWS)
     )
+    telemetry = _repeat(
+        engine,
+        "sweep.telemetry",
+        lambda tx: tx.telemetry_expire(engine.ctx.now_ms(), limits.CHUNK_ROWS),
+    )
     bus_ids = _repeat(
         engine, "sweep.bus", lambda tx: tx.bus_sweep(engine.ctx.now_ms(), limits.CHUNK_ROWS)
     )
@@ -110,6 +117,7 @@ def sweep(engine: NodeEngine, ttl: Ttl = DEFAULT_TTL) -> SweepReport:
         dedupe_rows=dedupe,
         inbox_rows=inbox,
         broker_position_rows=positions,
+        telemetry_rows=telemetry,
         bus_ids=bus_ids,
         blobs=removed,
         orphans=orphans,

@@ -25,6 +25,7 @@ from holdfast.storage.memory.meshes import MemoryMeshes
 from holdfast.storage.memory.outbox import MemoryOutbox
 from holdfast.storage.memory.quorum_state import MemoryQuorumState
 from holdfast.storage.memory.tasks import MemoryTasks
+from holdfast.storage.memory.telemetry import MemoryTelemetry
 from holdfast.storage.memory.vector_rows import MemoryVectors
 from holdfast.storage.memory.zones import MemoryZones
 from holdfast.storage.ports import Reader, Reading, Transaction, Work
@@ -39,6 +40,7 @@ class MemoryTransaction(
     MemoryVectors,
     MemoryTasks,
     MemoryAudit,
+    MemoryTelemetry,
     MemoryLedger,
     MemoryConsumers,
     MemoryZones,

@@ -24,7 +24,7 @@ class Migration:
         self.number, self.name, self.up, self.down = number, name, up, down
 
 
-LATEST = 17
+LATEST = 18
 """What this code writes. Checked against the scripts by a test, so that opening a current home
 reads none of them.
 """

@@ -27,6 +27,7 @@ from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
 from holdfast.storage.sqlite.bus.streams import StreamReads
 from holdfast.storage.sqlite.committed.audit import AuditReads, AuditWrites
 from holdfast.storage.sqlite.committed.quorum_state import CommittedReads, CommittedWrites
+from holdfast.storage.sqlite.committed.telemetry import TelemetryReads, TelemetryWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
@@ -61,6 +62,7 @@ class SqliteReader(
     VectorReads,
     TaskReads,
     AuditReads,
+    TelemetryReads,
     LedgerReads,
     ConsumerReads,
     ZoneReads,
@@ -87,6 +89,7 @@ class SqliteTransaction(
     VectorWrites,
     TaskWrites,
     AuditWrites,
+    TelemetryWrites,
     LedgerWrites,
     ConsumerWrites,
     ZoneWrites,

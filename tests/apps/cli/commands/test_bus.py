@@ -178,4 +178,4 @@ def test_B6_U2_a_peer_that_does_not_trust_this_node_is_told_with_what_to_do(
     trust_of(bo).trust(trust_of(ana).card(), at=ana.bus.status().listening)
     bo.bus.bind()
     until(lambda: "127.0.0.1 does not trust this node by its key" in caplog.text)
-    assert "on that node run: holdfast peer trust CARD" in caplog.text
+    assert "on that node run: `holdfast peer trust CARD`" in caplog.text

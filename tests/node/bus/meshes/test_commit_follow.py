@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.node.bus.meshes import commit_follow
 from holdfast.node.bus.meshes import exchange as exchange_module
 from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_serve import consumer_of, hold_for
 from holdfast.node.core.commit import CommitRun, CommittedEntry
-from holdfast.node.core.committed_intake import commit_trouble
+from holdfast.node.core.committed_intake import PageTaken, commit_trouble
 from holdfast.protocol.bus_frames import Stream
 from holdfast.protocol.bus_mesh import (
     CommitsAsked,
@@ -76,6 +78,29 @@ def commit(voter: SoleVoter, *ids: str) -> None:
         voter.commit(encode(mission(id, origin=voter.engine.ctx.peer)))
 
 
+def fold(node: MeshNode, at: int) -> None:
+    """As an engine does it: by the writer's queue, where a group holds nothing but commits."""
+    store = node.engine.store
+    assert isinstance(store, MemoryStore)
+    token = FenceToken(1, 1, "ana", at)
+    raw = encode(mission(f"m{at:02}", origin="ana"))
+    run = CommitRun(node.engine.ctx, MESH, [CommittedEntry(raw, token, 1, at)])
+    store.writer.enqueue(Ticket(run, lambda tickets: None))
+    store.writer.run_group()
+
+
+def counted(patch: pytest.MonkeyPatch, of: object, name: str) -> list[None]:
+    """The calls of a coroutine from now on."""
+    calls, real = list[None](), getattr(of, name)
+
+    async def call() -> None:
+        calls.append(None)
+        await real()
+
+    patch.setattr(of, name, call)
+    return calls
+
+
 def number(node: MeshNode) -> int:
     row = node.engine.read("test", lambda tx: tx.quorum_get(MESH))
     return 0 if row is None else row.number
@@ -131,7 +156,6 @@ def test_Q4_what_is_committed_reaches_a_member_without_a_vote_and_goes_on_from_i
 def test_Q4_commits_of_a_busy_voter_are_told_together_and_its_streams_are_left_alone(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an engine folds: by the writer's queue, where a group holds nothing but commits."""
     monkeypatch.setattr(exchange_module, "COMMIT_TELL_MS", HOUR_MS)  # the test ends it itself
 
     async def story() -> None:
@@ -140,28 +164,20 @@ def test_Q4_commits_of_a_busy_voter_are_told_together_and_its_streams_are_left_a
             commit(voter, "first")
             end = connect(ana, bob)
             await until_at(1, bob)
-            exchange, store = ana.exchange, ana.engine.store
-            assert isinstance(store, MemoryStore)
-
-            def fold(at: int) -> None:
-                token = FenceToken(1, 1, "ana", at)
-                raw = encode(mission(f"m{at:02}", origin="ana"))
-                run = CommitRun(ana.engine.ctx, MESH, [CommittedEntry(raw, token, 1, at)])
-                store.writer.enqueue(Ticket(run, lambda tickets: None))
-                store.writer.run_group()
-
+            exchange = ana.exchange
             await until(lambda: not exchange._rung, (ana, bob), PATIENCE_S)
             before = said(end, CommitsTold)
             # Beside a busy quorum there may be a thousand idle ones.
-            looks: list[str] = []
-            monkeypatch.setattr(exchange._commits, "look", lambda: looks.append("at all meshes"))
+            # (What is noted of bob's place is an ordinary write, and may be looked at late.)
+            streams = counted(monkeypatch, exchange, "_look")
+            all_meshes = counted(monkeypatch, exchange._commits, "look")
             for at in range(2, 22):
-                fold(at)
+                fold(ana, at)
             assert (exchange._rung, exchange._commits_rung) == (False, True)
             await until_at(21, bob)
             assert said(end, CommitsTold) - before == 1
             assert not exchange._commits_rung, "and that was all"
-            fold(22)
+            fold(ana, 22)
             await asyncio.sleep(0)
             assert exchange._telling is not None
             assert exchange._commits_rung, "it is told when the moment is over"
@@ -169,7 +185,35 @@ def test_Q4_commits_of_a_busy_voter_are_told_together_and_its_streams_are_left_a
             exchange._tell_again()
             assert not exchange._commits_rung
             await until_at(22, bob)
-            assert not looks
+            assert len(all_meshes) <= len(streams), "no commit lets all of them be looked at"
+
+    asyncio.run(story())
+
+
+def test_Q4_neighbours_that_vote_are_told_seldom_and_at_once_if_one_comes_that_does_not(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Voters have everything from their own engine; a word for each commit would cost all of them
+    more than the commit itself.
+    """
+    monkeypatch.setattr(exchange_module, "COMMIT_TELL_VOTERS_MS", HOUR_MS)
+
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob", "cyd") as (ana, bob, cyd):
+            voter = sole(ana)
+            commit(voter, "a")
+            end = connect(ana, bob)
+            await until_at(1, bob)
+            ana.exchange.know_voters(lambda mesh, key: key == end.peer)
+            fold(ana, 2)
+            await until_at(2, bob)  # the first word comes at once
+            told = said(end, CommitsTold)
+            fold(ana, 3)
+            fold(ana, 4)
+            await until(lambda: ana.exchange._commits_rung, (ana, bob), PATIENCE_S)
+            assert (said(end, CommitsTold), number(bob)) == (told, 2)
+            connect(ana, cyd)
+            await until_at(4, bob, cyd)
 
     asyncio.run(story())
 
@@ -184,6 +228,35 @@ def test_Q4_many_commits_come_in_pages_one_after_the_other(nodes: Nodes) -> None
             end = connect(ana, bob)
             await until_at(7, bob)
             assert said(end, CommitsSent) == 3
+
+    asyncio.run(story())
+
+
+def test_Q4_what_a_peer_tells_while_its_page_is_stored_is_asked_for(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page says how far its sender was when it read it, which is older than the word."""
+
+    async def story() -> None:
+        async with sharing(nodes, "ana", "bob") as (ana, bob):
+            voter = sole(ana)
+            commit(voter, "a")
+            take = commit_follow.take_commits
+
+            def take_while_more_is_committed(*args: Any) -> PageTaken:
+                taken = take(*args)
+                if number(ana) == 1:
+                    commit(voter, "b")
+                    (link,) = bob.exchange._links.values()
+                    bob.exchange._commits.heard(link, CommitsTold([(MESH, 2)]))
+                return taken
+
+            monkeypatch.setattr(commit_follow, "take_commits", take_while_more_is_committed)
+            # Only the word that comes meanwhile tells of the second one.
+            monkeypatch.setattr(ana.exchange._commits, "_compare", lambda rows: None)
+            ana.exchange._commits.numbers[MESH] = 1
+            connect(ana, bob)
+            await until_at(2, bob)
 
     asyncio.run(story())
 
@@ -389,7 +462,7 @@ def test_Q4_a_node_whose_engine_brings_the_order_asks_no_neighbour(nodes: Nodes)
 
     async def story() -> None:
         async with sharing(nodes, "ana", "bob") as (ana, bob):
-            bob.exchange.know_orders(lambda row: True)
+            bob.exchange.know_orders(lambda row: True, lambda mesh: None)
             row = QuorumRow(mesh=MESH, engine="etcd", incarnation=1, tag=b"s" * 16)
             bob.engine.store.write(lambda tx: tx.quorum_put(row))
             commit(sole(ana), "a")

@@ -81,6 +81,36 @@ def pages_of(*ends: MemoryLink) -> int:
     )
 
 
+def test_Q14_an_audit_event_that_is_lost_on_the_way_is_asked_for_again(nodes: Nodes) -> None:
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            end = connect(ana, bob)
+            team(ana).audit.append("activityLog", "first")
+            await until_same(ana, bob)
+            lost: list[bytes] = []
+
+            def loses(body: bytes) -> bool:
+                if lost or not isinstance(read_word(body), EntriesPage):
+                    return False
+                lost.append(body)
+                return True
+
+            end.hold = loses
+            team(ana).audit.append("activityLog", "lost on the way")
+            await until(lambda: bool(lost), (ana,))
+            team(ana).audit.append("activityLog", "behind it")
+            await until(lambda: [one.last for one in team(bob).audit.streams()] == [3], (bob,))
+            (chain,) = team(bob).audit.verify()
+            assert (chain.missing, chain.sound) == (((2, 2),), True), "the gap shows meanwhile"
+            cut(end)
+            connect(ana, bob)
+            await until_same(ana, bob)
+            (chain,) = team(bob).audit.verify()
+            assert (chain.last, chain.events, chain.sound, chain.gapless) == (3, 3, True, True)
+
+    asyncio.run(story())
+
+
 def test_B4_two_nodes_that_share_a_mesh_converge_over_a_link(nodes: Nodes) -> None:
     async def story() -> None:
         async with sharing("ana", "bob", nodes=nodes) as (ana, bob):

@@ -33,6 +33,9 @@ def test_B4_two_nodes_converge_over_the_bus(tmp_path: Path) -> None:
             await one.exchange.share(MESH)
             for number in range(300):
                 one.node.mesh(MESH).facts.append(one.name, "is", number)
+            for number in range(3):
+                one.node.mesh(MESH).audit.append("activityLog", [one.name, number])
+                one.node.mesh(MESH).telemetry.set("run", f"{number}", f"stays-with-{one.name}")
         bob.node.mesh(MESH).files.share("big", b"content" * 600_000)
         first = await bound(ana, card_of("bob", bob.key))
         known = f"{first.card}@{first.addresses[0]}"
@@ -49,6 +52,15 @@ def test_B4_two_nodes_converge_over_the_bus(tmp_path: Path) -> None:
         await until_same(ana, bob)
         for bus in (first, third):
             await bus.close()
+        for one in (ana, bob):
+            audit = one.node.mesh(MESH).audit
+            assert [(chain.origin, chain.last) for chain in audit.streams()] == [
+                *(("ana", 3), ("bob", 3))
+            ]
+            assert all(chain.sound and chain.gapless for chain in audit.verify())
+            other = b"stays-with-bob" if one is ana else b"stays-with-ana"
+            held = [path.read_bytes() for path in one.node.home.rglob("*") if path.is_file()]
+            assert not any(other in content for content in held), "telemetry is not carried"
 
     nodes = Nodes("sqlite", tmp_path, HandClock())
     try:

@@ -78,6 +78,7 @@ def write(node: MeshNode) -> None:
     team(node).state.set("gone", 1)
     team(node).state.delete("gone")
     team(node).facts.append(node.name, "is", "old")
+    team(node).audit.append("activityLog", node.name)
 
 
 async def truncate(node: MeshNode) -> None:

@@ -129,6 +129,23 @@ def test_Q4_an_envelope_of_another_lease_epoch_is_fenced_and_one_of_a_queue_is_n
     assert up.ask("GET", f"/v1/meshes/{MESH}/quorum/writes").json["writes"] == []
 
 
+def test_Q4_a_fence_of_another_incarnation_is_fenced_though_its_epoch_is_the_one_of_now(
+    up: QuorumUp,
+) -> None:
+    place = "0000000000000000001.0000000000000000001@ana"
+    named = [
+        envelope(1, leaseEpoch=1, fenceToken=f"0000000009.{place}"),
+        envelope(2, leaseEpoch=1, fenceToken=f"0000000001.{place}"),
+        envelope(3, leaseEpoch=1, fenceToken=f"0000000009.{place}", state="queued"),
+    ]
+    other, ours, waited = sync(up, *named)[1]["results"]
+    assert (other["state"], other["code"], other["status"]) == ("rejected", "fence_too_old", 409)
+    assert (ours["state"], waited["state"]) == ("committed", "committed")
+    # What was decided is answered from its record, whatever it names now.
+    again = sync(up, envelope(2, leaseEpoch=1, fenceToken=f"0000000009.{place}"))[1]["results"][0]
+    assert (again["state"], again["outcome"]) == ("committed", "noop_already_applied")
+
+
 def test_Q3_an_envelope_without_a_quorum_is_queued_and_the_caller_is_told(up: QuorumUp) -> None:
     up.lose_quorum()
     status, said = sync(up, envelope(1))

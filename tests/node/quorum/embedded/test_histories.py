@@ -1,10 +1,12 @@
 """What clients of voters see is linearizable, whatever fails: 500 histories of 400 calls.
 
-A soak (tools/soak.py) tells others each time, as many as one likes.
+Half of them are storms, half are sieges (`support.voter_histories`). A soak (tools/soak.py) tells
+others each time, as many as one likes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -12,60 +14,33 @@ import pytest
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.open_reads import ReadAnswered
 from holdfast.node.quorum.embedded.ports import Wrote
-from holdfast.rules.quorum.raft import reads
+from holdfast.rules.quorum.raft import election, membership, reads
 from holdfast.rules.quorum.raft.config import GroupMember
 from holdfast.rules.quorum.raft.effects import RaftWrite
 from holdfast.rules.quorum.raft.messages import AppendAnswer, HeartbeatAnswer, Message
-from support.linearizability import Register, culprits, judge, narrowed
 from support.seeds import seeds
-from support.voter_histories import (
-    KEYS,
-    WAYS,
-    HistoryWorld,
-    Voter,
-    cut_power,
-    depose,
-    hand_over,
-    tell,
-)
+from support.voter_histories import CALLS, CUTS, siege_of, tell_number, tell_siege, wrong
+from support.voter_sieges import SIEGES
+from support.voter_storms import STRIKES, hand_over
+from support.voter_world import Voter
 
 pytestmark = pytest.mark.sim
 
-CALLS = 400
 HISTORIES = 500
 PARTS = 10
 FINDING_MAX = 64
+"""A planted bug is found in one of so many histories, the first ones of those 500."""
 ELECTED_MS = 3_000
 """Somebody leads by then."""
 LEASE_MS = 900
 """Of a planted bug: below the shortest election timeout."""
 
 
-def cuts(number: int) -> tuple[tuple[str, str], ...]:
-    """One of the 64 sets of the six ways between three voters."""
-    return tuple(way for bit, way in enumerate(WAYS) if number >> bit & 1)
-
-
-def wrong(world: HistoryWorld) -> list[str]:
-    """What a history shows that no order of its calls explains; by the calls, and by the log."""
-    found = list(world.problems)
-    history = [call for call in world.history if call.ended is not None or call.asked != ("read",)]
-    for key in KEYS:
-        calls = [call for call in history if call.key == key]
-        log = world.commits(key)
-        found += culprits(calls, log, Register())
-        committed = {id for _, id in log}
-        verdicts = judge(narrowed(calls, committed), Register())
-        found += [f"{one}" for one in verdicts if one.verdict != "linearizable"]
-    return found
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_Q4_Q9_R3_histories_under_faults_are_linearizable(part: int) -> None:
-    """Every one of the 64 directed cuts of three voters is among them, several times."""
     answered, numbers = 0, seeds(HISTORIES)
     for number in numbers[part * len(numbers) // PARTS : (part + 1) * len(numbers) // PARTS]:
-        world = tell(number, cuts(number % 64), calls=CALLS, members=number % 5 == 0)
+        world = tell_number(number)
         found = wrong(world)
         assert not found, f"history {number}: {found[:3]}"
         assert len(world.history) == CALLS
@@ -73,9 +48,17 @@ def test_Q4_Q9_R3_histories_under_faults_are_linearizable(part: int) -> None:
     assert answered > CALLS * len(numbers) // PARTS // 2, "a history of silence shows nothing"
 
 
+def test_R3_every_directed_cut_and_every_siege_is_among_the_histories() -> None:
+    sieges = Counter(siege_of(number) for number in range(HISTORIES))
+    assert all(sieges[siege] >= 40 for siege in SIEGES)
+    storms = {number % CUTS for number in range(HISTORIES) if siege_of(number) is None}
+    assert len(storms) == CUTS == 64
+    assert {"pause", "clock", "full", "link", "slow", "isolate"} <= set(STRIKES)
+
+
 def test_Q13_while_leadership_is_transferred_writes_and_reads_wait_and_none_is_refused() -> None:
     for number in range(8):
-        world = tell(number, (), calls=CALLS, again=hand_over)
+        world = tell_siege(number, hand_over, tries=1)
         assert not wrong(world), number
         refused = [c for c in world.history if c.ended is None and c.began > ELECTED_MS]
         assert not refused, f"history {number}: {refused[0]}"
@@ -94,6 +77,7 @@ def _acknowledges_before_the_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def _reads_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was deposed and does not know it answers."""
     patch.setattr(reads, "_is_confirmed", lambda state, round: True)
 
 
@@ -122,30 +106,45 @@ def _trusts_its_lease_by_its_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupDriver, "read", read_by_lease)
 
 
+def _votes_after_a_restore(patch: pytest.MonkeyPatch) -> None:
+    """It has forgotten what it voted, and what it acknowledged."""
+    patch.setattr(election, "may_vote", lambda state: True)
+
+
+def _changes_members_twice_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The majorities of two configs that are two changes apart need not overlap."""
+    patch.setattr(membership, "change_in_flight", lambda state: False)
+
+
+def _applies_twice_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """What was applied is known to the process, and not to the disk."""
+    start = Voter.start
+
+    def start_without_memory(self: Voter) -> None:
+        if self.driver is None:
+            self.registers.done.clear()
+        start(self)
+
+    patch.setattr(Voter, "start", start_without_memory)
+
+
 PLANTED = (
-    (_acknowledges_before_the_disk, cut_power),
-    (_reads_without_asking, depose),
-    (_trusts_its_lease_by_its_clock, depose),
+    _acknowledges_before_the_disk,
+    _reads_without_asking,
+    _trusts_its_lease_by_its_clock,
+    _votes_after_a_restore,
+    _changes_members_twice_at_once,
+    _applies_twice_after_a_crash,
 )
 
 
-@pytest.mark.parametrize(("plant", "again"), PLANTED)
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_R1_planted_bugs_are_found_by_histories(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    again: Callable[[HistoryWorld], None],
-    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
     for number in range(FINDING_MAX):
-        if found := wrong(tell(number, (), calls=CALLS, again=again)):
-            assert found[0]
+        if found := wrong(tell_number(number)):
+            print(f"history {number}: {found[0]}")
             return
     pytest.fail(f"not found in {FINDING_MAX} histories")
-
-
-@pytest.mark.parametrize("again", [cut_power, depose])
-def test_R1_without_a_bug_the_same_histories_show_nothing(
-    again: Callable[[HistoryWorld], None],
-) -> None:
-    for number in range(8):
-        assert not wrong(tell(number, (), calls=CALLS, again=again)), number

@@ -3,7 +3,8 @@
 Strong envelopes are in no stream, so streams do not carry them. Each side tells how far it is in
 the commits of the meshes that both share (`CommitsTold`), when a link comes up and whenever that
 grows. Who lacks some asks one neighbour that has them and is believed, page by page. A node that
-takes part in an order itself asks nobody: its engine brings everything.
+takes part in an order itself asks nobody: its engine brings everything. A voter only compares
+(`order_compare.py`).
 
     commit ─► ring ─► numbers read again ─► told to all links
     told ─► one neighbour asked ─► page ─► node/core/committed_intake.py ─► the next page
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_serve import check_may_read
+from holdfast.node.bus.meshes.order_compare import ComparedOrders, OrderCompare
 from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
 from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
@@ -61,6 +63,8 @@ class _Asked(NamedTuple):
     label: str
     first: int
     silent: asyncio.TimerHandle
+    claimed: int
+    """How far the peer had said to be by then."""
 
 
 class CommitTalk:
@@ -74,6 +78,7 @@ class CommitTalk:
         self.useless: set[str] = set()
         """Meshes of which this peer refused, or brought another order."""
         self.untold: dict[str, None] = {}
+        self.compared = ComparedOrders()
 
     def forget(self) -> None:
         """What is shared has changed: all is told again."""
@@ -94,7 +99,12 @@ class CommitFollow:
         """How far this node is, by mesh."""
         self._own: set[str] = set()
         """The meshes whose order an engine of this node brings."""
+        self.compare = OrderCompare(context, self.numbers)
         self.has_own_order: Callable[[QuorumRow], bool] = lambda row: row.voter is not None
+        self.votes: Callable[[str, bytes], bool] = lambda mesh, key: False
+        """Whether the node of a key votes in a mesh, and so hears of commits before we can tell."""
+        self.hurry: Callable[[], None] = lambda: None
+        """Looks again at what was committed, without a pause."""
         self._asked: dict[str, _Asked] = {}
         self._failed: Counter[tuple[str, str]] = Counter()
 
@@ -102,6 +112,8 @@ class CommitFollow:
         for asked in self._asked.values():
             asked.silent.cancel()
         self._asked.clear()
+        for link in self._links.values():
+            link.commits.compared.end()
 
     # --- how far we are ----------------------------------------------------------------------
 
@@ -113,7 +125,17 @@ class CommitFollow:
         lost, self._own = self._own - own, own
         for mesh in lost & self.numbers.keys():
             self.ask_next(mesh)
+        self.compare.votes.clear()
         self._compare(rows)
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether a neighbour waits for our word of what was committed since the last look."""
+        return any(
+            mesh in link.shared and not self.votes(mesh, link.link.peer)
+            for mesh in self._context.engine.ctx.commits_of.copy()
+            for link in self._links.values()
+        )
 
     async def look_at_grown(self) -> None:
         """The same, of the meshes only in which something was committed: beside a busy quorum there
@@ -126,10 +148,17 @@ class CommitFollow:
 
     def _compare(self, rows: Sequence[QuorumRow]) -> None:
         for row in rows:
+            if self.has_own_order(row):
+                self._own.add(row.mesh)
+            if row.voter is not None and row.engine == "embedded":
+                self.compare.votes.add(row.mesh)
+            else:
+                self.compare.votes.discard(row.mesh)  # it may have moved to another engine
             if self.numbers.get(row.mesh) != row.number:
                 self.numbers[row.mesh] = row.number
                 for link in self._links.values():
                     self._tell(link, row.mesh)
+                    self.compare.heard(link, row.mesh)
                 self.ask_next(row.mesh)
 
     def met(self, link: MeshLink) -> None:
@@ -137,6 +166,15 @@ class CommitFollow:
         link.commits.forget()
         for mesh in self.numbers:
             self._tell(link, mesh)
+        if self.has_followers:
+            self.hurry()
+
+    def voting(self, link: MeshLink, meshes: frozenset[str]) -> None:
+        """In which meshes the peer may vote; what it told before that was known is compared now."""
+        if meshes != link.commits.compared.voting:
+            link.commits.compared.voting = meshes
+            for mesh in link.commits.theirs:
+                self.compare.heard(link, mesh)
 
     def _tell(self, link: MeshLink, mesh: str) -> None:
         if mesh in link.shared and not link.refused and self.numbers[mesh]:
@@ -161,10 +199,12 @@ class CommitFollow:
             if check_mesh(mesh) in link.shared:
                 link.commits.hear(mesh, number)
                 self.ask_next(mesh)
+                self.compare.heard(link, mesh)
         return ""
 
     def gone(self, link: MeshLink) -> None:
         """A link is down: what was asked of it is asked of another one."""
+        link.commits.compared.end()
         for mesh, asked in list(self._asked.items()):
             if asked.label == link.label:
                 self._end(mesh)
@@ -191,7 +231,8 @@ class CommitFollow:
         link = min(able, key=lambda one: (self._failed[mesh, one.label], -one.commits.theirs[mesh]))
         loop = asyncio.get_running_loop()
         timer = loop.call_later(COMMIT_ASK_MS / SECOND_MS, self._silent, mesh, link.label)
-        self._asked[mesh] = _Asked(link.label, have + 1, timer)
+        claimed = link.commits.theirs[mesh]
+        self._asked[mesh] = _Asked(link.label, have + 1, timer, claimed)
         link.say(CommitsAsked(mesh, have + 1))
 
     def _silent(self, mesh: str, label: str) -> None:
@@ -221,12 +262,20 @@ class CommitFollow:
         """
         context = self._context
         if word.state is not None:
+            if self.compare.truncated(link, word.state):
+                return ""
             return await self._took_state(link, word.state)
         try:
             page = await context.run(partial(decode_page, word.page))
         except BadCommitPage as error:
             raise BadAnswer(error.message) from None
         mesh = page.mesh
+        if mesh in self.compare.votes:
+            return await self.compare.took(link, page)
+        return await self._took_page(link, page)
+
+    async def _took_page(self, link: MeshLink, page: CheckedPage) -> str:
+        context, mesh = self._context, page.mesh
         asked = self._asked.get(mesh)
         if asked is None or asked.label != link.label or mesh not in link.shared:
             return ""  # it came too late: somebody else was asked
@@ -242,7 +291,12 @@ class CommitFollow:
             self.ask_next(mesh)
             return error.message
         self._end(mesh)
-        link.commits.theirs[mesh] = page.end
+        if link.commits.theirs.get(mesh, 0) <= asked.claimed:
+            # It has no more than the page says, whatever it claimed. What it has told since then
+            # may be newer than its page, and is asked for.
+            link.commits.theirs[mesh] = page.end
+        else:
+            link.commits.hear(mesh, page.end)
         if taken.outcome == "forked":
             link.commits.useless.add(mesh)
         elif taken.outcome == "folded":

@@ -30,6 +30,7 @@ from holdfast.node.bus.meshes.gap_filling import GapFilling
 from holdfast.node.bus.meshes.grants import MeshGrants, MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_link import MeshLink
+from holdfast.node.bus.meshes.order_compare import voting_of
 from holdfast.node.bus.standing import MeshExchangeView, MeshPeerView, StreamView
 from holdfast.node.core.engine import NodeEngine
 from holdfast.protocol.bus_frames import FrameKind, Stream
@@ -37,7 +38,12 @@ from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.spread import AskEntries, Effect, PushEntries, TellStreams
 from holdfast.rules.bus.meshes.streams import StreamRow
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import BUS_PEER_HOLD_MS, COMMIT_TELL_MS, SECOND_MS
+from holdfast.rules.limits import (
+    BUS_PEER_HOLD_MS,
+    COMMIT_TELL_MS,
+    COMMIT_TELL_VOTERS_MS,
+    SECOND_MS,
+)
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.storage.ports import Reader
 
@@ -65,6 +71,7 @@ class MeshExchange:
         self._links: dict[str, MeshLink] = {}
         self._gaps = GapFilling(self._context, self._links)
         self._commits = CommitFollow(self._context, self._links)
+        self._commits.hurry = self._hurry
         self._labels = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = self._commits_rung = False
@@ -80,11 +87,19 @@ class MeshExchange:
         """
         self._context.keys_of = keys_of
 
-    def know_orders(self, has_own_order: Callable[[QuorumRow], bool]) -> None:
+    def know_orders(
+        self, has_own_order: Callable[[QuorumRow], bool], compared: Callable[[str], None]
+    ) -> None:
         """`has_own_order` says whether an engine of this node brings what the quorum of a mesh has
-        committed. Of all others it is asked of peers. Without it, voters have one.
+        committed. Of all others it is asked of peers. Without it, voters have one. `compared` hears
+        of meshes whose order was compared with that of another voter.
         """
         self._commits.has_own_order = has_own_order
+        self._commits.compare.on_compared = compared
+
+    def know_voters(self, votes: Callable[[str, bytes], bool]) -> None:
+        """`votes` says whether the node of a key votes in a mesh. Without it nobody does."""
+        self._commits.votes = votes
 
     async def start(self) -> None:
         """Reads what there is, and goes on with what was not counted yet."""
@@ -216,12 +231,14 @@ class MeshExchange:
         ours = await context.run(partial(mesh_serve.shared_with, *who))
         relays = await context.run(partial(_relays, *who, ours))
         believed = await context.run(partial(believed_of, *who, ours))
+        voting = await context.run(partial(voting_of, *who, ours))
         told = (link.ours, link.relays, link.commits.believed)
         if (ours, relays, believed) != told or not link.introduced:
             link.relays, link.commits.believed = relays, believed
             link.introduce(ours)
             link.relink()
             self._hold_soon()
+        self._commits.voting(link, voting)
 
     # --- the log grows -----------------------------------------------------------------------
 
@@ -253,13 +270,19 @@ class MeshExchange:
         if self._telling is None and not self._closed:
             self._commits_rung = False
             loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(COMMIT_TELL_MS / SECOND_MS, self._tell_again)
+            pause_ms = COMMIT_TELL_MS if self._commits.has_followers else COMMIT_TELL_VOTERS_MS
+            self._telling = loop.call_later(pause_ms / SECOND_MS, self._tell_again)
             self._context.start(self._look_at_commits())
 
     def _tell_again(self) -> None:
         self._telling = None
         if self._commits_rung:
             self._commits_rang()
+
+    def _hurry(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell_again()
 
     async def _look_at_commits(self) -> None:
         async with self._looking:

@@ -40,6 +40,8 @@ class MeshGrants(Protocol):
     def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         """Whether it is believed when it says what a quorum has committed."""
 
+    def may_vote(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool: ...
+
 
 class TrustGrants:
     """Grants as the table of trusted zones has them; who may relay is known of the members of a
@@ -54,22 +56,33 @@ class TrustGrants:
         return self.may_read(tx, peer, mesh)
 
     def may_relay(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
-        return self.may_read(tx, peer, mesh) and any(
-            member.key == peer.key and "relay" in member.grants
-            for member in tx.known_members_list(mesh)
-        )
+        return self._may_as_member(tx, peer, mesh, "relay")
 
     def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         return self.may_relay(tx, peer, mesh)
 
+    def may_vote(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+        return self._may_as_member(tx, peer, mesh, "vote")
+
+    def _may_as_member(self, tx: Reader, peer: MeshPeer, mesh: str, right: str) -> bool:
+        return self.may_read(tx, peer, mesh) and any(
+            member.key == peer.key and right in member.grants
+            for member in tx.known_members_list(mesh)
+        )
+
 
 class MemberGrants(TrustGrants):
     """The same, and what the owners of meshes without a broker granted. `standing` says how a key
-    stands in a mesh.
+    stands in a mesh, by what it has shown; `votes` whether it may vote, by the list that the owner
+    signs, as groups have it: what a link was shown may be older than that right.
     """
 
-    def __init__(self, standing: Callable[[bytes, str], MemberStanding | None]) -> None:
-        self._standing = standing
+    def __init__(
+        self,
+        standing: Callable[[bytes, str], MemberStanding | None],
+        votes: Callable[[str, bytes], bool] = lambda mesh, key: False,
+    ) -> None:
+        self._standing, self._votes = standing, votes
 
     def may_read(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         return super().may_read(tx, peer, mesh) or self._granted(peer, mesh, "read")
@@ -85,6 +98,9 @@ class MemberGrants(TrustGrants):
 
     def may_bring_commits(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
         return self.may_relay(tx, peer, mesh) or self._granted(peer, mesh, "vote")
+
+    def may_vote(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+        return super().may_vote(tx, peer, mesh) or self._votes(mesh, peer.key)
 
     def _granted(self, peer: MeshPeer, mesh: str, right: str, name: str | None = None) -> bool:
         try:

@@ -7,8 +7,8 @@ Our own calls stand below `/v1/meshes/{mesh}/quorum`, for programs of this node'
     entities     put, patch, delete, get, list, history; leases as they are committed
     waiting      writes that found no quorum, conflicts that need a decision
 
-Audit streams, which need no voters, are `audit`. What was committed is read by nodes without a
-vote, and by the lake, in `commits`.
+Audit streams and what stays on this node, which need no voters, are `audit` and `telemetry`. What
+was committed is read by nodes without a vote, and by the lake, in `commits`.
 
 The routes of the source document stand below `/api`, with its field names, for other nodes:
 

@@ -24,7 +24,12 @@ from holdfast.node.http.quorum.held import READ, READS, quorum_of, read_committe
 from holdfast.node.quorum.api import QuorumApi, ReadDemand, StrongReceipt
 from holdfast.node.quorum.entity_writes import change_entities
 from holdfast.node.quorum.ports import OrderStatus
-from holdfast.protocol.fusion_envelope import FusionEvent, read_fusion, read_fusion_event
+from holdfast.protocol.fusion_envelope import (
+    FusionChange,
+    FusionEvent,
+    read_fusion,
+    read_fusion_event,
+)
 from holdfast.protocol.fusion_routes import (
     EntityState,
     EnvelopeResult,
@@ -40,6 +45,7 @@ from holdfast.rules.errors import (
     AuthChannelClosed,
     BadChecksum,
     BadInput,
+    FenceTooOld,
     HoldfastError,
     NotAuthMaterial,
     NotCommitted,
@@ -208,6 +214,7 @@ async def _taken(
                 f"an envelope that says {change.state!r} brings no commit of this mesh",
                 hint="send the intent",
             )
+        await _check_incarnation(call, quorum, mesh, change)
         receipt = await change_entities(quorum, mesh, change.body.operations, id=id_text(change.id))
     except Unknown:
         raise  # the caller sends all of it again: under the same ids it is done once
@@ -220,6 +227,26 @@ async def _taken(
             status=error.http_status,
         )
     return _result(receipt)
+
+
+async def _check_incarnation(
+    call: NodeRequest, quorum: QuorumApi, mesh: str, change: FusionChange
+) -> None:
+    """An intent under a fence of another incarnation was made in another order. Its epoch is
+    checked where it is decided, but epochs of two incarnations may be the same number. FenceTooOld;
+    what was decided before is answered from its record, and what waited in a queue is fenced anew.
+    """
+    if change.fence is None or change.state != "intent":
+        return
+    now = (await quorum.status(mesh)).incarnation
+    if change.fence.incarnation == now:
+        return
+
+    def is_known(tx: Reader) -> bool:
+        return change.id in tx.intents_known(mesh, [change.id])
+
+    if not await call.api.run(call.api.engine.read, "quorum.intent", is_known):
+        raise FenceTooOld(f"the fence {change.fence} is not of incarnation {now} of {mesh!r}")
 
 
 async def _appended(call: NodeRequest, mesh: str, event: FusionEvent) -> EnvelopeResult:

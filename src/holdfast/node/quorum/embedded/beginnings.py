@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.node.core.commit import CommitRun
+from holdfast.node.core.committed_intake import forget_claims
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.group import Group, MeshTrust
@@ -159,6 +160,7 @@ class GroupBeginnings:
             assert row is not None, "this node is a voter of it"
             moved = msgspec.structs.replace(row, incarnation=incarnation, tag=tag, voter=voter)
             tx.quorum_put(moved)
+            forget_claims(tx, mesh)  # whoever recovers has decided which order counts
             return moved
 
         row: QuorumRow = await self._write("quorum.recover", move)
@@ -213,6 +215,10 @@ class GroupBeginnings:
             # What this node's own group commits would be lost with it.
             self._contested(teller, mesh)
             return
+        if group is not None and any(claim.number for claim in group.order.claims):
+            # It has committed other things: its store cannot go on with that order.
+            self._contested(teller, mesh)
+            return
         opened = await self._groups.open()
         if group is not None:
             if group.order.part not in ("removed", "must_rejoin") and not is_later:
@@ -254,6 +260,7 @@ class GroupBeginnings:
                 applied=0,
             )
             tx.quorum_put(row)
+            forget_claims(tx, mesh)
             return row
 
         row: QuorumRow = await self._write("quorum.join", note)

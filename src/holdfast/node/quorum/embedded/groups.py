@@ -29,6 +29,7 @@ import msgspec
 
 from holdfast.bus.ports import Link
 from holdfast.node.core.commit import Committed
+from holdfast.node.core.committed_intake import CommitTrouble, claims_of
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.alarm_log import AlarmLog
 from holdfast.node.quorum.embedded.beginnings import GroupBeginnings
@@ -224,6 +225,7 @@ class EmbeddedGroups:
         )
         order = EmbeddedOrder(mesh, driver, fold, self.links)
         order.problem = problem
+        order.claims = self._claims(mesh)
         group = Group(group_row, order, disk, self._trust)
         self._groups[mesh] = self._by_tag[group_row.tag] = group
         self.on_group(mesh)
@@ -239,6 +241,15 @@ class EmbeddedGroups:
             applied=lambda: fold.applied,
             on_taken=fold.stand_at,
         )
+
+    def _claims(self, mesh: str) -> Sequence[CommitTrouble]:
+        return self._engine.read("quorum.trouble", lambda tx: claims_of(tx, mesh))
+
+    def compared(self, mesh: str) -> None:
+        """The order of a mesh was compared with that of another node."""
+        order = self.order(mesh)
+        if order is not None:
+            order.claims = self._claims(mesh)
 
     def _remember(self, row: GroupRow, config: GroupConfig) -> None:
         """Its voters may still ask for it."""
@@ -266,6 +277,12 @@ class EmbeddedGroups:
 
     def of_mesh(self, mesh: str) -> Group | None:
         return self._groups.get(mesh)
+
+    def votes(self, mesh: str, key: bytes) -> bool:
+        """Whether the node of a key is among the members of the group of a mesh, as we know it."""
+        group = self.of_mesh(mesh)
+        config = None if group is None else group.driver.state.log.config
+        return config is not None and any(member.key == key for member in config.members)
 
     def orders(self) -> list[EmbeddedOrder]:
         return [group.order for group in self._groups.values()]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from holdfast.node.core.commit import Committed
+from holdfast.node.core.committed_intake import CommitTrouble
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.open_proposals import (
     AppliedProposal,
@@ -16,9 +17,10 @@ from holdfast.node.quorum.embedded.ports import CommitFold
 from holdfast.node.quorum.embedded.store_fold import FoldedEnvelope
 from holdfast.node.quorum.embedded.voter_links import VoterLinks
 from holdfast.node.quorum.ports import OrderMember, OrderPart, OrderStatus, order_moved
-from holdfast.rules.errors import NoQuorum, OutcomeUnknown
+from holdfast.rules.errors import NoQuorum, OrderContested, OutcomeUnknown
 from holdfast.rules.limits import QUORUM_TICK_MS, SECOND_MS
 from holdfast.rules.quorum.raft.messages import Proposal
+from holdfast.rules.two_orders import is_contested
 
 
 class EmbeddedOrder:
@@ -34,10 +36,13 @@ class EmbeddedOrder:
         self.closed = False
         """This node has folded the end of the order: it goes on with another engine."""
         self.late_ms = 0
+        self.claims: Sequence[CommitTrouble] = ()
+        """What others that may vote have shown of another order of this mesh."""
         self._links = links
         self._confirmed: float | None = None
 
     async def propose(self, id: bytes, raw: bytes, *, timeout_ms: int) -> Committed:
+        self._check_uncontested()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / SECOND_MS
         while True:
@@ -74,6 +79,7 @@ class EmbeddedOrder:
         return await answer
 
     async def confirm(self, *, timeout_ms: int) -> None:
+        self._check_uncontested()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[int | None] = loop.create_future()
         begun = loop.time()
@@ -87,6 +93,7 @@ class EmbeddedOrder:
             raise order_moved(self.mesh) if self.closed else no_quorum(self.mesh, timeout_ms)
         if self.closed:
             raise order_moved(self.mesh)  # the next order may have come further by now
+        self._check_uncontested()  # it may have been found out meanwhile
         # Everything committed before the call is here: it was confirmed as of then.
         self._confirmed = max(begun, self._confirmed or begun)
 
@@ -107,8 +114,27 @@ class EmbeddedOrder:
             has_quorum=self.has_quorum,
             waiting=len(self.driver.proposals) + len(self.driver.reads),
             late_ms=self.late_ms,
-            problem=self.problem or _words(self.driver),
+            problem=self.problem or self._claimed() or _words(self.driver),
         )
+
+    @property
+    def is_contested(self) -> bool:
+        return is_contested(len(self.claims), len(self.driver.state.log.config.voters))
+
+    def _check_uncontested(self) -> None:
+        if self.is_contested:
+            raise OrderContested(f"{self.mesh!r}: {self._claimed()}")
+
+    def _claimed(self) -> str:
+        if not self.claims:
+            return ""
+        who = ", ".join(one.source for one in self.claims)
+        then = (
+            "nothing is decided here until somebody says which one counts"
+            if self.is_contested
+            else "this group goes on, with a majority"
+        )
+        return f"two groups claim this mesh: {who}: {self.claims[0].detail}; {then}"
 
     @property
     def part(self) -> OrderPart:
@@ -129,6 +155,8 @@ class EmbeddedOrder:
         it: so one that is known is one that a majority follows, as far as we can tell.
         """
         state = self.driver.state
+        if self.is_contested:
+            return False
         if state.role == "leader":
             return state.leads_settled
         return state.leader != 0 and (state.asleep or state.elapsed < 2 * state.timing.election)

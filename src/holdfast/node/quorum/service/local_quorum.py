@@ -85,12 +85,12 @@ class _Seat:
         self.writes.folded(results)
         self.duties.folded(results)
 
-    async def close(self) -> None:
+    async def close(self, *, stopping: bool) -> None:
         self.loading.cancel()
         await asyncio.gather(self.loading, return_exceptions=True)
         await self.adoption.close()
         await self.duties.close()
-        await self.writes.close()
+        await self.writes.close(stopping=stopping)
 
 
 class LocalQuorum:
@@ -166,7 +166,7 @@ class LocalQuorum:
 
     async def _leave(self, mesh: str, seat: _Seat) -> None:
         try:
-            await seat.close()
+            await seat.close(stopping=self._closed)
         finally:
             if self._leaving.get(mesh) is asyncio.current_task():
                 del self._leaving[mesh]

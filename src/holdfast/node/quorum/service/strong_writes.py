@@ -206,9 +206,13 @@ class StrongWrites:
         )
         return default if row is None else read_fields(row.fields).get(name, default)
 
-    async def close(self) -> None:
+    async def close(self, *, stopping: bool = False) -> None:
+        """`stopping`: the node stops, and not only the order of this mesh."""
         self._closed = True
-        # Their callers wait for them, and may have nothing else to do with a mesh that moves.
+        if stopping:
+            for keeping in self._keeping:
+                keeping.cancel()  # what was handed to the writer happens all the same
+        # Callers of a mesh that moves wait for them, and have nothing else to wait for.
         await asyncio.gather(*self._keeping, return_exceptions=True)
         await self.replay.close()
         self.news.tell_all()

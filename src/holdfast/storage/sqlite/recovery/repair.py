@@ -52,6 +52,8 @@ _VECTORS: Final = 3
 """The migration that brings vectors; their index tables are made later, one per model."""
 _AUDIT: Final = 17
 """The migration that brings audit streams."""
+_TELEMETRY: Final = 18
+"""The migration that brings telemetry."""
 _MESHES: Final = ("log", *FOLDED, "peer")
 
 
@@ -132,7 +134,7 @@ class _Repair:
         self._log()
         for table in ("meta", "mesh", "forgotten", "consumer", "job", "conflict", "warning"):
             self._table(table, self._plain(table))
-        for table in ("peer", "blob", "vector_model", "buried"):
+        for table in ("peer", "blob", "vector_model", "buried", "telemetry"):
             self._table(table, self._plain(table))
         for table in (*trust_rows.TABLES, *trust_rows.SHARED, *trust_rows.RIGHTS):
             self._table(table, self._neighbour(table))
@@ -286,6 +288,7 @@ class _Repair:
             **dict.fromkeys(delivery_rows.QUORUM_TABLES, delivery_rows.QUORUM_SINCE),
             **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
             "audit": _AUDIT,
+            "telemetry": _TELEMETRY,
         }
         return migrations.version(self._source) < since.get(table, 0)
 

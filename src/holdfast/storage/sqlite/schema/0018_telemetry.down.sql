@@ -1,0 +1,2 @@
+DROP TABLE telemetry;
+DROP TABLE telemetry_count;
