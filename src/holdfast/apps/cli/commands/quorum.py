@@ -50,8 +50,7 @@ def init(session: CommandSession, mesh_name: str, voters: tuple[str, ...], engin
         session.warn("even_voters", warning)
     with open_quorum(session, mesh_name) as quorum:
         status = quorum.run(quorum.api.init(quorum.mesh, voters, engine=engine))
-        voters_decide = f"{_voters(status)} decide for"
-        who = "an etcd keeps the order of" if status.engine == "etcd" else voters_decide
+        who = "an etcd keeps the order of" if status.engine == "etcd" else _deciding(status)
         session.talk(f"{who} {quorum.mesh} from now on")
         _show(session, status)
 
@@ -232,6 +231,11 @@ def _ms(timeout: str | None) -> int | None:
 def _voters(order: OrderStatus) -> str:
     count = sum(one.place == "voter" for one in order.members)
     return "1 voter" if count == 1 else f"{count} voters"
+
+
+def _deciding(order: OrderStatus) -> str:
+    voters = _voters(order)
+    return f"{voters} decides for" if voters.startswith("1 ") else f"{voters} decide for"
 
 
 def _changed(session: CommandSession, order: OrderStatus, sentence: str) -> None:
