@@ -148,8 +148,11 @@ def test_Q4_a_liar_can_use_up_the_terms_of_one_incarnation_and_no_more() -> None
     state = replace(_leader(), term=last - 1)
     beyond, effects = step(state, Receive(HeartbeatAnswer(GROUP, 2, 1, last + 1, 1, 3)))
     assert (beyond, effects.alarms) == (state, (Alarm("term_beyond", 2),))
-    state, _ = step(state, Receive(HeartbeatAnswer(GROUP, 2, 1, last, 1, 3)))
+    state, effects = step(state, Receive(HeartbeatAnswer(GROUP, 2, 1, last, 1, 3)))
     assert (state.role, state.term) == ("follower", last)
+    assert effects.write is not None
+    written = DiskWrote(effects.write.number, effects.write.term, effects.write.last)
+    state, _ = step(state, written)  # else it would not stand because its disk hangs
     for _ in range(4 * state.timing.election):
         state, effects = step(state, Tick(0))
         assert not effects.send, "there is no term to stand for election in"
