@@ -25,7 +25,7 @@ import apsw
 from holdfast.rules.errors import HoldfastError
 from holdfast.storage.sqlite.connection import APPLICATION_ID, connect, shut
 
-SCHEMA = 17
+SCHEMA = 18
 """The schema whose columns are read here: `migrations.LATEST`, which is too heavy to import."""
 
 DATABASE = "data.db"
