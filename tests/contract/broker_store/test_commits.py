@@ -13,6 +13,7 @@ from holdfast.protocol.quorum_snapshot import VERSION, SnapshotHeader
 from holdfast.rules.broker_rows import BrokerOrder
 from holdfast.rules.errors import CommitForked, HoldfastError, PastEnd, UnknownMesh
 from holdfast.storage.broker.port import BrokerStore
+from holdfast.storage.broker.postgres.store import PostgresBrokerStore
 from support.broker_stores import ANA, NOW, TEAM, StoreMaker, Vandal, feed, with_team
 from support.commit_pages import mission, page_of, voter_with
 from support.envelopes import MESH
@@ -54,7 +55,9 @@ async def test_Q3_the_same_page_of_three_voters_is_stored_once(store: BrokerStor
         (one.record_bytes, one.raw) for one in order_page().lines
     ]
     await asyncio.sleep(0)  # a store in threads tells it through the loop
-    assert heard == [TEAM, TEAM]
+    # The order grew twice. PostgreSQL tells a process of its own news as well, some time later.
+    most = 4 if isinstance(store, PostgresBrokerStore) else 2
+    assert [TEAM] * 2 <= heard <= [TEAM] * most
 
 
 async def test_Q3_pages_of_a_broker_end_by_rows_and_by_size(store: BrokerStore) -> None:
