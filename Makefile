@@ -2,7 +2,7 @@
 # They need Python 3.11 or newer, make and a package index, and nothing else beforehand.
 
 .DEFAULT_GOAL := help
-.PHONY: help sync test check fix docs demo bench soak load lock clean
+.PHONY: help sync test check fix docs site demo bench soak load lock clean
 
 PYTHON ?= python3
 # One more than there are cores: tests wait about a fifth of their time, for an election, a disk or a process.
@@ -10,10 +10,18 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-PYTEST := $(BIN)/pytest -q -n $(WORKERS) --maxprocesses=8 --dist=worksteal
-# The tests of the bus run first and by themselves, so that only they pay for counting the branches that they take.
+PYTEST_OPTIONS := -q -n $(WORKERS) --maxprocesses=8 --dist=worksteal
+PYTEST := $(BIN)/pytest $(PYTEST_OPTIONS)
+# The tests of bus, rules and storage run first and by themselves, so that only they pay for counting the branches that they take.
 # With ARGS, which choose a part, nothing is counted.
-BUS_TESTS := $(wildcard tests/bus tests/rules/bus tests/contract/mesh_store)
+COUNTED_TESTS := $(wildcard tests/bus tests/rules tests/contract tests/storage)
+# Some tests run once more with the lowest versions that pyproject.toml allows: those that use every dependency for real.
+LOWEST := $(VENV)/lowest
+LOWEST_TESTS := tests/transport/test_http_server.py tests/transport/test_tls.py tests/transport/test_websocket_client.py \
+	tests/bus/links/test_links.py tests/bus/links/test_over_tls.py tests/bus/discovery/test_loopback.py \
+	tests/storage/sqlite/test_vector_index.py tests/storage/broker/postgres/test_store.py \
+	tests/rules/test_fingerprint.py tests/rules/test_keys.py tests/node/http/test_send.py \
+	tests/service/http/test_arrow_read_back.py tests/apps/cli/test_serving_log.py tests/tidy/test_lowest.py
 BRANCHES := --cov --cov-report=json:$(VENV)/coverage.json
 UV := $(BIN)/uv --quiet --system-certs
 
@@ -27,12 +35,13 @@ help: ## list the verbs
 sync: $(VENV)/.synced ## make or mend .venv, exactly as requirements.lock says
 
 test: sync ## everything CI asks for: check, then all tests; says what it skipped and why
-	@$(MAKE) --no-print-directory -j2 check $(VENV)/spark.jsa
+	@$(MAKE) --no-print-directory -j2 check $(VENV)/spark.jsa $(VENV)/.browser $(LOWEST)/.synced
 ifeq ($(strip $(ARGS)),)
 	@failed=0; rm -f $(VENV)/coverage.json; \
-	$(PYTEST) $(BUS_TESTS) $(BRANCHES) || failed=1; \
+	$(PYTEST) $(COUNTED_TESTS) $(BRANCHES) || failed=1; \
 	$(BIN)/python tools/branch_coverage.py $(VENV)/coverage.json || failed=1; \
-	$(PYTEST) $(BUS_TESTS:%=--ignore=%) || failed=1; \
+	$(PYTEST) $(COUNTED_TESTS:%=--ignore=%) || failed=1; \
+	$(LOWEST)/bin/pytest $(PYTEST_OPTIONS) -W ignore::DeprecationWarning $(LOWEST_TESTS) || failed=1; \
 	exit $$failed
 else
 	$(PYTEST) $(ARGS)
@@ -52,6 +61,9 @@ fix: sync ## format the code, mend what the linter can mend, and rewrite the ref
 docs: sync ## write the reference pages that come from the code
 	$(BIN)/python tools/reference.py
 
+site: sync ## build the site of the documentation, strict, and say where it is
+	@$(BIN)/python -m tools.site $(ARGS)
+
 demo: sync ## watch real homes at work
 	$(BIN)/holdfast demo $(ARGS)
 
@@ -64,7 +76,7 @@ soak: sync ## the tests again and again with fresh seeds, for SOAK_HOURS (1)
 load: sync ## a mixed load on a broker and three nodes, for MINUTES (10); ARGS=--postgres
 	$(BIN)/python tools/load.py --minutes $(or $(MINUTES),10) $(ARGS)
 
-lock: sync ## rewrite requirements.lock; BEFORE=2027-01-31 first moves the date it may look back from
+lock: sync ## rewrite both locks; BEFORE=2027-01-31 first moves the date it may look back from
 	$(BIN)/python tools/lock.py $(BEFORE)
 
 clean: ## remove .venv and everything else that can be made again
@@ -88,7 +100,21 @@ $(VENV)/.synced: pyproject.toml requirements.lock $(BIN)/uv
 	@$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# The same in an environment of its own, from the lock of the lowest versions.
+$(LOWEST)/.synced: pyproject.toml requirements-lowest.lock $(VENV)/.synced
+	@$(BIN)/python -m venv --clear $(LOWEST)
+	@$(UV) pip sync --python $(LOWEST)/bin/python --require-hashes --compile-bytecode requirements-lowest.lock || { \
+	  echo "uv could not; trying pip" >&2; \
+	  $(LOWEST)/bin/python -m pip --disable-pip-version-check -qq install --no-deps --require-hashes -r requirements-lowest.lock; }
+	@$(UV) pip install --python $(LOWEST)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
 # Tests start Spark a dozen times, and from this file each time takes half as long. It is made once per environment,
 # on the core that the type checker leaves.
 $(VENV)/spark.jsa: $(VENV)/.synced
 	@PYTHONPATH=tests $(BIN)/python -m support.java_archive $@
+
+# The browser that walks the console: one that is on the machine, else one that is fetched here, before the tests that need it.
+$(VENV)/.browser: $(VENV)/.synced tests/support/browser.py
+	@PYTHONPATH=tests $(BIN)/python -m support.browser >/dev/null
+	@touch $@

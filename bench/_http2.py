@@ -16,6 +16,7 @@ from time import perf_counter
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+NO_ERROR = bytes(4)
 WINDOW_MAX = 2**31 - 1
 WINDOW_FIRST = 65_535
 
@@ -113,6 +114,8 @@ class GrpcClient:
                 answers += frame(PING, ACK, 0, body)
             elif kind == WINDOW and not stream:
                 self._room += int.from_bytes(body, "big")
+            elif kind == RST and body == NO_ERROR:
+                pass  # it has answered before it had read the end of the request
             elif kind in (RST, GOAWAY):
                 raise RuntimeError(f"the server ends a call: {body!r}")
             if kind in (DATA, HEADERS) and flags & END_STREAM:

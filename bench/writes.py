@@ -18,7 +18,7 @@ from time import perf_counter
 
 import holdfast
 from holdfast.service.clock import SystemClock
-from holdfast.storage.sqlite.connection import connect
+from holdfast.storage.sqlite.yardstick.bare_writes import BareWrites
 
 ROUNDS = 5
 WRITERS = 64
@@ -26,15 +26,6 @@ GROUPED = 32_000
 SINGLE_FULL = 2_000
 SINGLE_NORMAL = 8_000
 VALUE = {"status": "green", "step": 12345, "note": "x" * 200}
-
-LOG_ROW = (
-    "INSERT INTO log (id, mesh, op, entity, origin, lamport, recorded_at, raw) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
-STATE_ROW = (
-    "INSERT INTO state (mesh, key, value, lamport, peer, id, offset, updated_at, tombstone) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 def run() -> Iterator[tuple[str, float, str]]:
@@ -108,12 +99,7 @@ def bare(home: Path, group: int, count: int, sync: str) -> float:
     """The same rows as ours, taken from a write of ours, by plain statements."""
     with holdfast.open(home, peer="ana", create=True, sync="normal") as node:
         node.mesh("team", create=True).state.set("key-0-0", VALUE)
-    connection = connect(home / "data.db", sync=sync)
-    (raw,) = connection.execute("SELECT raw FROM log").fetchall()[0]
-    (value,) = connection.execute("SELECT value FROM state").fetchall()[0]
-    connection.execute("DELETE FROM log")
-    connection.execute("DELETE FROM state")
-    new_id = SystemClock().new_id
+    writes, new_id = BareWrites(home / "data.db", sync=sync), SystemClock().new_id
     rows = [
         (new_id(), f"key-{number}-{turn}")
         for turn in range(count // group)
@@ -121,14 +107,7 @@ def bare(home: Path, group: int, count: int, sync: str) -> float:
     ]
     begun = perf_counter()
     for start in range(0, len(rows), group):
-        connection.execute("BEGIN IMMEDIATE")
-        for number, (id, key) in enumerate(rows[start : start + group], start + 1):
-            connection.execute(LOG_ROW, (id, "team", "state.set", key, "ana", number, number, raw))
-            connection.execute(
-                STATE_ROW, ("team", key, value, number, "ana", id, number, number, 0)
-            )
-        connection.execute("UPDATE mesh SET lamport = ?, seq = ?", (number, number))
-        connection.execute("COMMIT")
+        writes.commit(rows[start : start + group])
     rate = len(rows) / (perf_counter() - begun)
-    connection.close()
+    writes.close()
     return rate

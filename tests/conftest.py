@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -85,6 +86,14 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = in_turns(items, workers, shares_spark=_shares_spark, long_file=_long_file)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests and all that they import stay to the end: a collection need not look at
+    them. With them it takes seconds, and some tests ask for many.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _shares_spark(item: pytest.Item) -> bool:

@@ -1,5 +1,5 @@
-"""Write the pages that come from the code: docs/reference, the tables of docs/protocol, and those
-of the lake.
+"""Write the pages that come from the code: docs/reference, the tables of docs/protocol, those of
+the lake, and the man pages.
 
     python tools/reference.py            write them
     python tools/reference.py --check    say which are out of date, and fail if any is
@@ -22,6 +22,7 @@ import click
 
 from holdfast.apps.cli.app import root
 from holdfast.apps.cli.commands.help import CHECK_CODES, EXIT_CODES
+from holdfast.apps.cli.completion import words as completion_words
 from holdfast.node.http.app import node_routes
 from holdfast.rules import errors, limits
 from holdfast.rules.errors import HoldfastError
@@ -29,6 +30,7 @@ from holdfast.service.http.docs_page import curl
 from holdfast.service.http.openapi import openapi_path, refusals
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+MAN = DOCS.parent / "man" / "man1"
 NOTE = "<!-- Written by `make docs` from {source}. Edit that file, not this page. -->"
 
 BINARY_UNITS = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
@@ -281,8 +283,14 @@ def http_page() -> str:
 # --- All ---------------------------------------------------------------------------------------
 
 
+def gone(page: Path, pages: dict[str, str]) -> bool:
+    """Whether a man page is that of a command which is not there any more."""
+    return f"../man/man1/{page.name}" not in pages
+
+
 def main() -> int:
     from tools import lake_pages
+    from tools.man_pages import man_pages
     from tools.protocol_tables import tables_page  # it asks this module for the limits
 
     pages = {
@@ -293,10 +301,14 @@ def main() -> int:
         "protocol/tables.md": tables_page(),
         "lake-tables.md": lake_pages.tables_page(),
         lake_pages.PICTURE: lake_pages.picture(),
+        "../src/holdfast/apps/cli/completion/words.json": completion_words.words(root),
         f"../{lake_pages.SOURCES}": lake_pages.dbt_sources(),
+        **{f"../man/man1/{name}": text for name, text in man_pages().items()},
     }
     check = sys.argv[1:] == ["--check"]
-    stale = []
+    stale = [f"../man/man1/{path.name}" for path in MAN.glob("*") if gone(path, pages)]
+    for name in () if check else stale:
+        (DOCS / name).unlink()
     for name, text in pages.items():
         path = DOCS / name
         if path.exists() and path.read_text(encoding="utf-8") == text:

@@ -218,3 +218,18 @@ def test_D5_news_of_another_process_wait_only_for_the_groups_that_were_under_way
     assert ana.woken == 1
     hub.news(TEAM, 10)
     assert ana.woken == 2
+
+
+def test_D5_news_of_two_groups_wait_each_for_its_own() -> None:
+    """What the third group has written is not told to all when the second ends."""
+    hub, bob = Wakeups(alone=True), Listening(BOB)
+    hub.follow(TEAM, bob, 1)
+    groups = {hub.begin_group(): 2, hub.begin_group(): 3}
+    hub.news(TEAM, 2)
+    groups[hub.begin_group()] = 4
+    hub.news(TEAM, 4)
+    for group, seq in groups.items():
+        accepted = AcceptResult(verdict=AcceptVerdict.CREATED, seq=seq)
+        hub.accepted([arriving(seq, "dm", ANA.hex())], [accepted])
+        hub.end_group(group)
+    assert bob.woken == 0

@@ -79,7 +79,7 @@ def test_B6_R2_three_daemons_find_each_other_and_converge_after_a_cut_a_move_and
 
         # When the cable is mended, the one who was cut off finds where the others are now.
         eva.until_link("ana", up=False)
-        eva.until_link("ben", up=False)
+        eva.until_unlinked("ben")
         ana.until_link("eva", up=False)
         assert ana.post("/v1/bus/send", {"to": "eva", **MESSAGE})["state"] == "spooled"
         switch.cut(machines["eva"], False)

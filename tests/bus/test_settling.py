@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
@@ -58,6 +58,16 @@ async def _killed(bus: Bus) -> None:
     await bus.router.context.end_tasks()
 
 
+async def _say_more(bus: Bus, store: SlowToForget, enough: Callable[[], bool]) -> None:
+    """What is settled is said with later messages; how many it takes depends on who came first."""
+    for _ in range(20):
+        if enough():
+            return
+        await bus.send("ben", b"more", priority="low")
+        while await store.outbox_peers():
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("seed", [*seeds(6), 34])
 def test_B4_nothing_comes_twice_although_ids_are_forgotten_as_soon_as_they_are_settled(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -103,9 +113,9 @@ def test_B4_nothing_comes_twice_although_ids_are_forgotten_as_soon_as_they_are_s
         await ana.send("ben", b"last", priority="low")
         while await ana_store.outbox_peers():
             await asyncio.sleep(0)
+        await _say_more(ana, ana_store, lambda: len(ben_store._ids) < len(came) / 2)
+        assert len(ben_store._ids) < len(came) / 2, "nothing was forgotten"
         assert [id for id, times in came.items() if times > 1] == []
-        known = len(ben_store._ids)
-        assert known < len(came) / 2, "nothing was forgotten"
         reading.cancel()
         for bus in (ana, ben):
             await bus.close()

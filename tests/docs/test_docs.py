@@ -27,23 +27,30 @@ from support.pages import Story, Wrong, blocks, matches
 from support.project import ROOT, TESTS, expect_none, python_files, text_of
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+GUIDES = sorted((DOCS / "operating").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *GUIDES]
 ON_SPARK = DOCS / "pipeline.md"
 EXPECTED = {
     "README.md",
     "architecture.md",
     "bus.md",
+    "command-line.md",
+    "console.md",
     "delivery.md",
+    "http.md",
     "library.md",
+    "mcp.md",
     "operating.md",
     "pipeline.md",
     "promises.md",
     "quorum.md",
     "tour.md",
+    *("alerts.md", "backup.md", "capacity.md", "containers.md", "kubernetes.md", "systemd.md"),
+    *("tls.md", "upgrade.md"),
     "zones.md",
 }
 
-PUBLIC = ("holdfast", "holdfast.pipeline", "holdfast.simulate")
+PUBLIC = ("holdfast", "holdfast.errors", "holdfast.pipeline", "holdfast.simulate")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ITEM = re.compile(r"^\| \*\*([A-Z]\d+)\*\*", re.MULTILINE)
 
@@ -54,18 +61,25 @@ def _name(page: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to be in, with a home of its own that is not made yet. Daemons that a page
-    leaves behind, because it went wrong, are ended.
+    """An empty folder to be in, of a user with nothing in the home directory and nothing of ours in
+    the environment. Daemons that a page leaves behind, because it went wrong, are ended.
     """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("HOLDFAST_MESH", raising=False)
-    yield tmp_path
-    for database in (*tmp_path.glob("*/data.db"), *tmp_path.glob("*/broker.db")):
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith(("HOLDFAST_", "XDG_")):
+            monkeypatch.delenv(name)
+    (tmp_path / "user").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    yield here
+    for database in (*tmp_path.rglob("data.db"), *tmp_path.rglob("broker.db")):
         note = daemon_note(HomePaths(database.parent))
         if note is not None:
             os.kill(note.pid, signal.SIGTERM)
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]  # a page has exported it
 
 
 # --- what pages show -----------------------------------------------------------------------------
@@ -74,6 +88,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page != ON_SPARK], ids=_name)
 def test_U1_U2_every_page_does_what_it_shows(page: Path, folder: Path) -> None:
     Story(page.name, folder).tell(page.read_text(encoding="utf-8"))
+
+
+def test_U2_a_page_works_where_paths_are_too_long_for_a_socket(folder: Path) -> None:
+    """As in the temporary folders of macOS. All pages ask where a socket is."""
+    deep = folder / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    os.chdir(deep)  # `folder` goes back at its end
+    Story("zones.md", deep).tell((DOCS / "zones.md").read_text(encoding="utf-8"))
+    named = [page.name for page in PAGES if "--unix-socket" in text_of(page)]
+    assert "zones.md" in named
+    expect_none(
+        [page for page in named if re.search(r"--unix-socket \S*\.sock", text_of(DOCS / page))],
+        "ask for it: holdfast paths socket",
+    )
+
+
+def test_U2_a_page_sees_in_python_only_what_its_shell_exported(folder: Path) -> None:
+    taken = "```console\n$ here=$(holdfast paths home)\n$ printenv here || echo none\nnone\n```\n"
+    read = "```python\nimport os\n\nos.environ['here']  # -> '/…'\n```\n"
+    with pytest.raises(KeyError, match="here"):
+        Story("page", folder).tell(taken + read)
+    assert Story("page", folder).tell(f"{taken}```console\n$ export here\n```\n{read}") == 4
 
 
 def test_U2_B6_three_machines_do_what_the_page_of_the_bus_shows(folder: Path) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPException
 from pathlib import Path
 from time import time_ns
@@ -215,7 +215,8 @@ class Neighbour:
     def end(self) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         code = self._process.wait(PATIENCE_S)
         self._ear.join(PATIENCE_S)
         self._process.stdout.close()
@@ -227,7 +228,7 @@ class Neighbour:
     def close(self) -> None:
         if self.is_alive():
             self._process.kill()
-            self._process.wait(PATIENCE_S)
+        self.end()
 
     def _await(self, word: str) -> None:
         assert self._said[word].wait(PATIENCE_S), f"the neighbour of {self.zone.name} never {word}"

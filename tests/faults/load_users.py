@@ -144,10 +144,11 @@ class Watcher(Driver):
 
     def turn(self) -> None:
         self.requests += 1
-        last, failed = 0, False
+        last, offset, failed = 0, 0, False
         for line in _lines(self.client.stream("GET", "/v1/events")):
             if line.startswith(b"id: "):
-                offset = int(line[4:])
+                offset = int(line.rpartition(b":")[2])
+            elif line == b"event: entry":
                 assert offset > last, f"{self.name}: {offset} after {last}"
                 last = offset
                 self.heard += 1

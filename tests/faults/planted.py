@@ -302,7 +302,7 @@ def _tombstones_swept_at_once(patch: pytest.MonkeyPatch) -> None:
     def sweep_all(tx: Transaction, engine: NodeEngine, ttl: sweep.Ttl, mesh: str) -> int:
         return len(tx.tombstones_sweep(mesh, tx.log_bounds()[1] + 1, 200))
 
-    patch.setattr(sweep, "_tombstones", sweep_all)
+    patch.setattr(sweep, "tombstones_of", sweep_all)
 
 
 def _blobs_swept_past_readers(patch: pytest.MonkeyPatch) -> None:

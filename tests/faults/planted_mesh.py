@@ -54,7 +54,7 @@ def _taken_from_whoever_brings_it(patch: pytest.MonkeyPatch) -> None:
 
 def _held_when_pushed(patch: pytest.MonkeyPatch) -> None:
     """What was sent to a peer counts as stored there."""
-    real = MeshLink._next_page
+    real = MeshLink._next_word
 
     async def hasty(link: MeshLink) -> MeshWord | None:
         word = await real(link)
@@ -63,7 +63,7 @@ def _held_when_pushed(patch: pytest.MonkeyPatch) -> None:
             link._confirm(link._given.name(word.number), sent)
         return word
 
-    patch.setattr(MeshLink, "_next_page", hasty)
+    patch.setattr(MeshLink, "_next_word", hasty)
 
 
 def _widened(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ import pytest
 import holdfast
 from faults.load import Driver, Ledger, Neighbour, Target, crowd
 from faults.load_users import DRIVERS, Auditor, Away, Quitter, Watcher
-from faults.usage import Sample, Watch, describe, growth, look
+from faults.usage import LOOKS_MIN, Sample, Watch, describe, growth, look
 from faults.zone_process import MESH, PATIENCE_S, Zone
 from faults.zone_process import LinkState as LinkSeen
 from holdfast.node.library.node import open_node
@@ -136,6 +136,7 @@ class Field:
     def _enough(self) -> bool:
         return (
             all(neighbour.swept > 0 for neighbour in self.neighbours)
+            and all(len(watch.samples) >= LOOKS_MIN for watch in self.watches.values())
             and all(watcher.heard > 0 for watcher in self.drivers if isinstance(watcher, Watcher))
             and all(reader.given_up > 0 for reader in self.drivers if isinstance(reader, Away))
             and all(driver.turns >= 5 for driver in self.drivers if not isinstance(driver, Watcher))
@@ -239,6 +240,8 @@ class Field:
     ) -> None:
         for driver in self.drivers:
             driver.ask_to_stop()
+        for driver in self.drivers:
+            driver.join()
         for name, zone in self.zones.items():
             if error is not None:
                 print(f"{name} said: {zone.said.decode()}")

@@ -22,6 +22,8 @@ from holdfast.storage.files.durable import TEMPORARY_PREFIX
 from holdfast.storage.files.home import HomePaths
 
 LOOK_S = 1.0
+LOOKS_MIN = 9
+"""Fewer do not make three thirds of which the medians say anything."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,8 +143,8 @@ class Watch:
 
 def growth(samples: Sequence[Sample]) -> list[str]:
     """What rose by more than it may, in words; nothing if all is level."""
+    assert len(samples) >= LOOKS_MIN, f"{len(samples)} looks are too few to tell"
     third = len(samples) // 3
-    assert third >= 3, f"{len(samples)} looks are too few to tell"
     middle, last = samples[third : 2 * third], samples[2 * third :]
     requests = _level(last, "requests") - _level(middle, "requests")
     found = []

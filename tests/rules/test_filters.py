@@ -17,7 +17,7 @@ FACT = ("team", "fact.append", "sky", "bob", "")
 def test_Z6_no_filter_lets_everything_pass() -> None:
     assert EVERYTHING.passes(*FACT)
     assert EVERYTHING.passes("m", "of.a.later.version", "é", "ana", "zoe")
-    assert EVERYTHING.ops is None
+    assert EVERYTHING.wanted_ops is None
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,10 @@ def test_Z6_no_filter_lets_everything_pass() -> None:
         (Filter(subjects=("S",)), False),
         (Filter(classes=("facts",)), True),
         (Filter(classes=("state",)), False),
+        (Filter(ops=("fact.append", "state.set")), True),
+        (Filter(ops=("state.set",)), False),
+        (Filter(classes=("facts",), ops=("fact.append",)), True),
+        (Filter(classes=("state",), ops=("fact.append",)), False),
         (Filter(origins=("bob",)), True),
         (Filter(origins=("ana",)), False),
         (Filter(beyond="ana"), True),
@@ -66,7 +70,7 @@ def test_Z6_the_data_classes_share_out_the_ops_that_are_known() -> None:
     assert sum(map(len, CLASSES.values())) == len(OPS), "none is of two classes"
     assert CLASSES["facts"] == {"fact.append"}
     for name, ops in CLASSES.items():
-        assert Filter(classes=(name,)).ops == ops
+        assert Filter(classes=(name,)).wanted_ops == ops
         assert not Filter(classes=(name,)).passes("m", "later.op", "k", "bob", "")
 
 
@@ -79,6 +83,8 @@ def test_Z6_the_data_classes_share_out_the_ops_that_are_known() -> None:
         (Filter(origins=(" bob",)), BadPeerId),
         (Filter(beyond="\x1f"), BadPeerId),
         (Filter(classes=("everything",)), BadInput),
+        (Filter(ops=("state.sets",)), BadInput),
+        (Filter(classes=("state",), ops=("fact.append",)), BadInput),
         (Filter(meshes=tuple(f"m{n}" for n in range(TERMS_MAX + 1))), OverLimit),
         (Filter(origins=tuple(f"o{n}" for n in range(TERMS_MAX + 1))), OverLimit),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from holdfast.rules.invites import (
     parse_invite,
 )
 from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.links import check_url
 
 SECRET = bytes(range(32))
 CARD = card_of("relay", public_key(b"s" * 32))
@@ -102,3 +105,31 @@ def test_D15_only_an_address_that_is_safe_is_taken(url: str) -> None:
 )
 def test_D15_a_broker_is_reached_by_tls_or_on_this_machine(url: str) -> None:
     assert check_broker_url(url) == url
+
+
+PASSWORD = "hunter2"
+
+
+@pytest.mark.parametrize("check", [check_broker_url, check_url])
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://ana:{PASSWORD}@host:1",
+        f"https://{PASSWORD}@host:1/path",
+        f"https://ana:a?b#c@{PASSWORD}@host:1",
+        f"ana:{PASSWORD}@host:1",
+        f"https://host:1?token={PASSWORD}",
+        f"https://host:1/#{PASSWORD}",
+        f"https://ana:{PASSWORD}@host:port",
+        f"https://ana:{PASSWORD}@[::1",
+        f"https://ana\n:{PASSWORD}@host",
+    ],
+)
+def test_D15_an_address_that_is_refused_is_not_repeated_with_its_password(
+    check: Callable[[str], str], url: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        check(url)
+    said = f"{refused.value} {refused.value.hint}"
+    assert PASSWORD not in said
+    assert "host" in said or "::1" in said

@@ -57,6 +57,7 @@ from holdfast.rules.links import (
     phase,
     said_of_origins,
     start_of,
+    without_snapshot,
 )
 
 attempts = st.integers(0, 10_000)
@@ -117,8 +118,8 @@ def test_Z6_every_error_has_a_consequence(error: HoldfastError, failures: int, l
     plan = after_error(error, failures, lot)
     assert plan.state not in (LinkState.LIVE, LinkState.CATCHING_UP, LinkState.PAUSED)
     again = plan.delay_ms is not None
-    assert again is (plan.state not in (LinkState.TRUNCATED, LinkState.STOPPED))
-    if plan.delay_ms is not None and not isinstance(error, EpochChanged):
+    assert again is (plan.state is not LinkState.STOPPED)
+    if plan.delay_ms is not None and not isinstance(error, EpochChanged | Truncated):
         assert BACKOFF_MS_MIN <= plan.delay_ms <= BACKOFF_MS_MAX
 
 
@@ -158,9 +159,11 @@ def test_Z8_what_only_a_person_can_put_right_is_tried_rarely(
 
 
 def test_Z5_a_truncated_log_is_never_skipped_over_by_itself() -> None:
-    assert after_error(Truncated("gone", first_available=9), 0, 0.5) == LinkPlan(
-        LinkState.TRUNCATED, None
-    )
+    gone = Truncated("gone", first_available=9)
+    # It connects anew, for a snapshot: at once, but only once in a row.
+    assert after_error(gone, 0, 0.5) == LinkPlan(LinkState.CONNECTING, 0)
+    assert (after_error(gone, 1, 0.5).delay_ms or 0) >= BACKOFF_MS_MIN
+    assert without_snapshot() == LinkPlan(LinkState.TRUNCATED, None)
 
 
 def test_Z7_a_full_disk_is_tried_again_and_a_closed_store_is_not() -> None:

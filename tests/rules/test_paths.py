@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from unicodedata import is_normalized, normalize
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.rules.errors import BadPath
-from holdfast.rules.limits import PATH_CHARS_MAX
-from holdfast.rules.paths import check_path, check_place
+from holdfast.rules.limits import PATH_BYTES_MAX
+from holdfast.rules.paths import HIDDEN, check_path, check_place, named_path
 
 GOOD = [
     "a",
@@ -22,12 +23,19 @@ GOOD = [
     ".hidden/.x",
     "a/...",
     " leading and trailing ",
-    "x" * PATH_CHARS_MAX,
+    "größe/Übersicht (2).txt",
+    "文書/報告書.pdf",
+    "🌲👩\u200d🌾",  # a joiner holds the second one together
+    "\u0645\u06cc\u200c\u062e",  # Persian writes with a mark between letters
+    "٣/٤",
+    "\U000323af",  # a character of a later Unicode than ours
+    "é" * (PATH_BYTES_MAX // 2),
+    "x" * PATH_BYTES_MAX,
 ]
 
 BAD = [
     ("", "empty"),
-    ("x" * (PATH_CHARS_MAX + 1), "1025 characters"),
+    ("x" * (PATH_BYTES_MAX + 1), "1025 bytes"),
     ("a\0b", "NUL"),
     ("/etc/passwd", "absolute"),
     ("//host/share", "absolute"),
@@ -50,11 +58,20 @@ BAD = [
     ("a:b", "U+003A"),
     ("a*", "U+002A"),
     ("~/a", "U+007E"),
-    ("größe", "U+00F6"),
-    ("٣", "U+0663"),
+    ("é" * (PATH_BYTES_MAX // 2) + "a", "1025 bytes"),
     ("a\u2028", "U+2028"),
+    ("a\u0085", "U+0085"),
+    ("exe\u202egpj.txt", "U+202E"),
+    ("\ufeffa", "U+FEFF"),
+    ("a\u200b", "U+200B"),
+    ("a\uffff", "U+FFFF"),
+    ("a\u2215b", "U+2215"),
+    ("a\uff0fb", "U+FF0F"),
     ("a\udc80", "U+DC80"),
-    ("🌲", "U+1F332"),
+    ("é/..", "'..' part"),
+    ("é\\", "backslash"),
+    ("e\u0301", "not NFC-normalised"),
+    ("\u212b", "not NFC-normalised"),
 ]
 
 
@@ -70,22 +87,25 @@ def test_S9_a_bad_path_is_refused_with_its_reason(path: str, reason: str) -> Non
     assert caught.value.hint
 
 
-# The source's rules as patterns, ours being written without any.
-CHARACTERS = re.compile(r"[\w. \-/+()]+", re.ASCII)
+# The rules as patterns, ours being written without any.
+CHARACTERS = re.compile(r"([\w. \-/+()]|[^\x00-\x7f])+", re.ASCII)
 DOTS = re.compile(r"(^|/)\.\.?(\Z|/)")
 
 
-@given(st.text(alphabet="ab./\\ \n+(é", max_size=8) | st.text(max_size=20))
+@given(st.text(alphabet="ab./\\ \n+(é\u0301\u202e", max_size=8) | st.text(max_size=20))
 @example("a/b")
 @example("a\n")
 def test_S9_the_rules_agree_with_their_statement_as_patterns(path: str) -> None:
     allowed = (
-        0 < len(path) <= PATH_CHARS_MAX
+        0 < len(path) <= PATH_BYTES_MAX
         and CHARACTERS.fullmatch(path) is not None
         and DOTS.search(path) is None
         and not path.startswith("/")
         and not path.endswith("/")
         and "//" not in path
+        and is_normalized("NFC", path)
+        and not HIDDEN & set(path)
+        and not re.search("[\ud800-\udfff]", path)
     )
     try:
         check_path(path)
@@ -93,6 +113,16 @@ def test_S9_the_rules_agree_with_their_statement_as_patterns(path: str) -> None:
         assert not allowed
     else:
         assert allowed
+
+
+@given(st.text(max_size=12))
+def test_S9_a_name_in_another_form_names_the_same_file(text: str) -> None:
+    composed, apart = normalize("NFC", text), normalize("NFD", text)
+    try:
+        named = check_path(composed)
+    except BadPath:
+        return
+    assert named_path(apart) == named_path(text) == named
 
 
 @pytest.mark.parametrize("text", ["", "a\0b", "\udcff", "/home/\udcfe/x"])

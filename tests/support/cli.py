@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +98,9 @@ class Cli:
 
     def start(self, *words: str, **settings: Any) -> subprocess.Popen[bytes]:
         """Starts it as a process of its own."""
-        env = {**os.environ, "HOLDFAST_HOME": str(self.home), **settings.pop("env", {})}
+        # Nobody sits at the terminals of tests to leave a pager.
+        given = {"HOLDFAST_HOME": str(self.home), "HOLDFAST_PAGER": "", **settings.pop("env", {})}
+        env = {**os.environ, **given}
         streams = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -106,9 +110,46 @@ class Cli:
             [sys.executable, "-m", "holdfast", *words], env=env, **{**streams, **settings}
         )
 
+    def on_a_terminal(
+        self,
+        *words: str,
+        columns: int = 80,
+        typed: str = "",
+        code: int | None = 0,
+        env: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Runs it as a process whose three streams are a terminal; what it shows is `out`."""
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, columns))
+        quiet = termios.tcgetattr(theirs)
+        quiet[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, quiet)
+        given = {"TERM": "xterm-256color", "NO_COLOR": "", "COLUMNS": str(columns), **(env or {})}
+        settings = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "env": given}
+        shown = b""
+        try:
+            with self.start(*words, **settings) as running:
+                os.close(theirs)
+                os.write(ours, typed.encode())
+                while chunk := _read(ours):
+                    shown += chunk
+                exit_code = running.wait(60)
+        finally:
+            os.close(ours)
+        outcome = Outcome(exit_code, shown.replace(b"\r\n", b"\n"), "")
+        assert code is None or exit_code == code, (exit_code, outcome.out)
+        return outcome
+
     def process(self, *words: str, **settings: Any) -> Outcome:
         """Runs it as a process of its own, to its end."""
         patience = settings.pop("patience", 60)
         with self.start(*words, **settings) as running:
             out, err = running.communicate(timeout=patience)
         return Outcome(running.returncode, out or b"", (err or b"").decode())
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65536)
+    except OSError:  # how Linux says that the other side of a terminal was closed
+        return b""

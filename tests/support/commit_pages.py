@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken
-from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.protocol.commit_page import (
     CommitLine,
     CommitPage,

@@ -32,6 +32,7 @@ from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.daemon.reload import from_nowhere
 from holdfast.node.settings import Settings
 from holdfast.service.clock import Clock
+from holdfast.service.http.parts import MakeParts, no_parts
 
 T = TypeVar("T")
 PATIENCE_S = 60
@@ -120,6 +121,7 @@ def running(
     load: Callable[[], Settings] = from_nowhere,
     moved: bool = False,
     clock: Clock | None = None,
+    parts: MakeParts = no_parts,
 ) -> Iterator[UpInThread]:
     """A daemon in a thread, until the block ends."""
     told: queue.Queue[UpInThread | BaseException] = queue.Queue()
@@ -152,6 +154,7 @@ def running(
             load=load,
             moved=moved,
             clock=clock,
+            parts=parts,
         )
         await daemon.run()
 

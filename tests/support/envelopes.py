@@ -103,7 +103,7 @@ def vector_store(key: str, embedding: object, *, model: Model = MODEL, **fields:
         model.version,
         model.dim,
         model.quantization,
-        pack(embedding, model.dim),  # type: ignore[arg-type]
+        pack(embedding, model.dim, model.quantization),  # type: ignore[arg-type]
         fields.pop("content", key),
     )
     return raw("vector.store", key, body, **fields)

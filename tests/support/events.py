@@ -17,7 +17,8 @@ class Events:
         self.answer = self._connection.getresponse()
         assert self.answer.status == 200, self.answer.read()
         assert self.answer.getheader("content-type", "").startswith("text/event-stream")
-        assert self._block() == ["retry: 1000"]
+        retry, self.begun = self._block()
+        assert (retry, self.begun[:4]) == ("retry: 1000", "id: ")
 
     def _block(self) -> list[str]:
         lines = []
@@ -29,11 +30,11 @@ class Events:
         """The next event, heartbeats passed over."""
         while True:
             fields = dict(line.split(": ", 1) for line in self._block() if not line.startswith(":"))
-            if fields:
+            if "data" in fields:
                 return {**fields, "data": json.loads(fields["data"])}
 
     def offsets(self, count: int) -> list[int]:
-        return [int(self.next()["id"]) for _ in range(count)]
+        return [int(self.next()["id"].partition(":")[2]) for _ in range(count)]
 
     def close(self) -> None:
         self._connection.close()

@@ -14,11 +14,13 @@ from hashlib import sha256
 from typing import Any
 
 from holdfast.protocol.commit_page import StateObject
+from holdfast.protocol.link_snapshot import LinkSnapshotPart, SnapshotPartAsked
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import (
     EpochChanged,
     HoldfastError,
+    NoRoute,
     PastEnd,
     Truncated,
     UnknownConsumer,
@@ -179,6 +181,16 @@ class FarLine:
 
     def committed_state(self, mesh: str, have: int) -> StateObject:
         raise AssertionError("nothing is committed here")
+
+    def snapshot_part(self, asked: SnapshotPartAsked) -> LinkSnapshotPart:
+        """A test scripts what it gives; else it is of a version that knows of no snapshots."""
+
+        def answer() -> LinkSnapshotPart:
+            raise NoRoute("there is nothing here")
+
+        part = self._ask("snapshot", asked, answer)
+        assert isinstance(part, LinkSnapshotPart)
+        return part
 
     def object_size(self, sha: str) -> int | None:
         def answer() -> int | None:

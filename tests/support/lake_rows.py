@@ -59,10 +59,12 @@ def held(store: Store) -> Rows:
 
 def _of_mesh(reader: Reader, mesh: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from (("state", _plain(row)) for row in reader.state_scan(mesh, "", "", _ALL))
-    yield from (("memory", _plain(row)) for row in reader.memory_scan(mesh, None, ("", ""), _ALL))
+    for memory in reader.memory_scan(mesh, None, ("", ""), _ALL):
+        yield "memory", {**_plain(memory), "created_at": memory.created_at or None}
     for audited in reader.audit_scan(mesh, None, None, ("", "", -1, 0), _ALL):
         yield "audit_events", _event(audited)
-    yield from (("files", _plain(row)) for row in reader.file_scan(mesh, None, ("", ""), _ALL))
+    for file in reader.file_scan(mesh, None, ("", ""), _ALL):
+        yield "files", {**_plain(file), "created_at": file.created_at or None}
     for _, vector in reader.vector_scan(mesh, None, 0, _ALL, live_only=False):
         yield "vectors", _plain(vector)
     for task in reader.task_scan(mesh, None, "", _ALL, known_only=False):

@@ -81,6 +81,13 @@ class LanDaemon:
         while self._links.get(peer) is not up:
             self._hear(f"link to {peer}: {up}")
 
+    def until_unlinked(self, peer: str) -> None:
+        """Waits until there is no link to a peer; at once if none came up: it may have been found
+        too late, and everything have gone through others.
+        """
+        while self._links.get(peer):
+            self._hear(f"no link to {peer}")
+
     def standing(self) -> dict[str, dict[str, Any]]:
         """How this daemon sees each peer of its bus, by name."""
         peers = self.get("/v1/bus/status")["peers"]

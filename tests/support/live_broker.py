@@ -26,6 +26,7 @@ from holdfast.node.broker_client.client import BrokerClient, card_shown
 from holdfast.node.library.node import Node
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.invites import parse_invite
+from holdfast.service.http.parts import MakeParts, no_parts
 from holdfast.storage.files.home import HomePaths
 
 PATIENCE_S = 60
@@ -44,6 +45,8 @@ class LiveBroker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.daemon: BrokerDaemon | None = None
+        self.parts: MakeParts = no_parts
+        """What it serves besides its API, from the next start on."""
 
     def change(self, **given: Any) -> None:
         """Other settings, from the next start on."""
@@ -58,6 +61,7 @@ class LiveBroker:
                 BrokerSettings(**self._given),
                 on_event=lambda event, document: told.put(None) if event == "ready" else None,
                 on_overtime=lambda: None,
+                parts=self.parts,
             )
             await self.daemon.run()
 

@@ -68,10 +68,10 @@ def main(home: str) -> None:
     try:
         for line in sys.stdin:
             command, carried = json.loads(line)
-            os.environ.update(carried)
+            story.variables.update(carried)
             printed = story.type(command)
             name = found["name"] if (found := TAKEN.fullmatch(command)) else None
-            taken = {} if name is None else {name: os.environ[name]}
+            taken = {} if name is None else {name: story.variables[name]}
             print(json.dumps([printed, story.code, taken]), flush=True)
     finally:
         note = daemon_note(HomePaths(Path(home)))

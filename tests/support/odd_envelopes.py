@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from math import inf, nan
 from random import Random
 from struct import pack
@@ -11,7 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.rules import limits
-from holdfast.rules.bodies import MemorySet, TaskCreate, encode_value
+from holdfast.rules.bodies import FileShare, MemorySet, TaskCreate, encode_value
+from holdfast.rules.envelope import CREATED_VERSION
 from support import envelopes
 from support.envelopes import TASK, make_id
 
@@ -89,6 +91,13 @@ def _ordinary(random: Random) -> bytes:
         origin=random.choice(("bob", "ana", "zoë")),
         meta=random.choice((b"", b"", b'{"a":1}', '{"ä":1}'.encode())),
     )
+    again = MemorySet(encode_value(value), ("a",), random.choice((1, number)))
+    later = {"lamport": number, "version": CREATED_VERSION}
+    share = FileShare(sha256(b"text").digest(), 4, b"text", number)
+    of_each += [
+        envelopes.raw("memory.set", "again", again, **later),
+        envelopes.raw("file.share", "again.txt", share, **later),
+    ]
     return random.choice(of_each)
 
 

@@ -26,11 +26,11 @@ from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.quorum.commit_record import CommitRecord, decode_record
 from holdfast.rules.quorum.entities import read_fields
 from holdfast.storage.ports import Transaction
+from holdfast.transport.fault_proxy import FaultProxy
 from support.daemon import make_home
 from support.envelopes import MESH
 from support.etcd_orders import new_scope
 from support.etcd_server import HOST, etcd_server
-from support.fault_proxy import FaultProxy
 from support.voter_nodes import VoterNode, mission, until, voter_nodes
 
 NAMES: Final = ("ana", "bo", "cy")

@@ -11,8 +11,11 @@ what they define:
 Two spaces or more stand for any such gap, since columns are as wide as their content.
 `ana$ …` is a command on the machine of Ana; blocks with such commands need machines, and are run by
 `machine_pages.py`.
-A command must succeed unless an `error:` or `[FAIL]` is shown, and then it must fail. `echo $?` and
-`name=$(holdfast …)` work as in a shell, and what has a pipe or redirects is given to one.
+A command must succeed unless an `error:` or `[FAIL]` is shown, and then it must fail.
+
+All of it is typed into one plain shell: `echo $?`, `name=$(holdfast …)` and `export name` do what
+they do there, and what has a pipe, redirects or asks another command is given to a real one. So a
+program that a command starts, and a Python block, sees a variable only if the page has exported it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ ANY = "…"
 CURL = Path(__file__).with_name("curl.py")
 SHOWN = re.compile(r"#\s*->\s*(?P<text>.+?)\s*$")
 TAKEN = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\((?P<command>holdfast .*)\)")
-SHELL = re.compile(r"[|<>;&]")
+EXPORT = re.compile(r"export(?P<names>( [A-Za-z_]\w*)+)")
+VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
+SHELL = re.compile(r"[|<>;&]|\$\(")
 PROMPT = re.compile(r"(?P<machine>[a-z]*)\$ (?P<command>.+)")
 
 
@@ -98,6 +103,8 @@ class Story:
         self.name = name
         self.folder = folder
         self.names: dict[str, Any] = {"__name__": "page"}
+        self.variables: dict[str, str] = {}
+        """Of the shell, and not exported."""
         self.code = 0
 
     def tell(self, page: str) -> int:
@@ -156,8 +163,14 @@ class Story:
         """Does what a terminal does with a line, and returns what it shows."""
         if taken := TAKEN.fullmatch(command):
             out, err = self._holdfast(taken["command"])
-            os.environ[taken["name"]] = out.strip()
+            kept = os.environ if taken["name"] in os.environ else self.variables
+            kept[taken["name"]] = out.rstrip("\n")
             return err
+        if exported := EXPORT.fullmatch(command):
+            for name in exported["names"].split():
+                os.environ[name] = self.variables.pop(name)
+            self.code = 0
+            return ""
         if SHELL.search(command) or not command.startswith("holdfast "):
             return self._shell(command)
         both = io.BytesIO()
@@ -166,7 +179,7 @@ class Story:
 
     def _holdfast(self, command: str, both: io.BytesIO | None = None) -> tuple[str, str]:
         """In this process, because starting a Python for each command takes most of the time."""
-        words = [os.path.expandvars(word) for word in shlex.split(command)[1:]]
+        words = [VARIABLE.sub(self._value, word) for word in shlex.split(command)[1:]]
         raw_out, raw_err = both or io.BytesIO(), both or io.BytesIO()
         out, err = _text(raw_out), _text(raw_err)
         with redirect_stdout(out), redirect_stderr(err):
@@ -176,12 +189,16 @@ class Story:
         err.detach()
         return raw_out.getvalue().decode(), raw_err.getvalue().decode()
 
+    def _value(self, found: re.Match[str]) -> str:
+        return {**os.environ, **self.variables}.get(found[1] or found[2], "")
+
     def _shell(self, command: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         if shutil.which("curl", path=path) is None:
             command = re.sub(r"\bcurl\b", f"{sys.executable} {CURL}", command)
+        known = "".join(f"{name}={shlex.quote(text)}\n" for name, text in self.variables.items())
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command],
+            ["bash", "-o", "pipefail", "-c", f"{known}{command}"],
             env={**os.environ, "PATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

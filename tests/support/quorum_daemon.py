@@ -54,8 +54,10 @@ class SwitchedOperators:
             raise UnknownPeer("nobody of that name is known here")
         return self._status("add", (peer, timeout_ms))
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None) -> OrderStatus:
-        return self._status("remove", (peer, timeout_ms))
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None, last: bool
+    ) -> OrderStatus:
+        return self._status("remove", (peer, timeout_ms, last) if last else (peer, timeout_ms))
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None) -> OrderStatus:
         self.shared.elect(to or self.own)
@@ -64,6 +66,11 @@ class SwitchedOperators:
     async def step_down(self, mesh: str) -> OrderStatus:
         self.shared.elect(self.own)
         return self._status("step_down")
+
+    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+        if peer == "nobody":
+            raise UnknownPeer("nobody of that name has shown another order")
+        return self._status("forget_claim", peer)
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
         if not accept_loss:

@@ -38,6 +38,8 @@ NAMES: Final = ("ana", "bo", "cy")
 CLIENTS: Final = 8
 KEYS: Final = ("x", "y", "z", "u")
 NEVER: Final = threading.Event()
+SKEWED: Final = Path(__file__).parent / "skewed"
+"""A folder with a `sitecustomize` that sets the wall clock of a process."""
 
 
 class VoterProcess:
@@ -51,8 +53,11 @@ class VoterProcess:
     def unix(self) -> str:
         return f"unix:{self.home / 'api.sock'}"
 
-    def begin(self) -> subprocess.Popen[bytes]:
-        self.process = start(self.home, "--bus-listen", "127.0.0.1:0")
+    def begin(self, *, ahead_s: int = 0) -> subprocess.Popen[bytes]:
+        """`ahead_s`: by how much its wall clock is ahead of the true one."""
+        skewed = {"PYTHONPATH": str(SKEWED), "HOLDFAST_TEST_AHEAD_S": str(ahead_s)}
+        env = skewed if ahead_s else None
+        self.process = start(self.home, "--bus-listen", "127.0.0.1:0", env=env)
         return self.process
 
     def ready(self) -> None:
@@ -72,8 +77,8 @@ class VoterProcess:
         assert self.process is not None
         self.process.wait(PATIENCE_S)
 
-    def restart(self) -> None:
-        self.begin()
+    def restart(self, *, ahead_s: int = 0) -> None:
+        self.begin(ahead_s=ahead_s)
         self.ready()
 
     def is_there(self) -> bool:
@@ -182,6 +187,8 @@ class _Clients:
         """When writes began and were acknowledged."""
         self.problems: list[str] = []
         self._left = calls
+        self._kept_back = calls // 4
+        self._struck = threading.Event()
         self._lock = threading.Lock()
         self._seed = seed
         self._seen: dict[str, tuple[int, str | None]] = {}
@@ -202,10 +209,19 @@ class _Clients:
     def has_made(self, calls: int) -> bool:
         return len(self.history) >= calls or bool(self.problems)
 
+    def all_faults_struck(self) -> None:
+        """The last quarter of the calls waits for this: on a busy machine the clients would have
+        made them all before the fault came.
+        """
+        self._struck.set()
+
     def _take(self) -> bool:
         with self._lock:
             self._left -= 1
-            return self._left >= 0
+            left = self._left
+        if left < self._kept_back:
+            assert self._struck.wait(PATIENCE_S), "a fault did not strike"
+        return left >= 0
 
     def _call(self, chance: random.Random, voter: VoterProcess, key: str) -> None:
         id, draw = next(self.group.numbers), chance.random()
@@ -255,6 +271,11 @@ class _Clients:
             return True, False, None
         assert answer.status == 200, answer
         assert answer.json["state"] == "committed", answer
+        if not answer.json["revisions"]:
+            # It met a newer write of the same entity and wrote nothing itself. The history takes it
+            # for one that nobody knows of, which may as well never have happened.
+            assert answer.json["outcome"] == "superseded", answer
+            return False, None, None
         self._seen[key] = (answer.json["revisions"][0]["revision"], str(id))
         return True, None if base is None else True, _index(answer.json["fence"])
 
@@ -268,7 +289,9 @@ def _asked(voter: VoterProcess, method: str, path: str, body: Any = None) -> Pla
 
 
 def _index(fence: str) -> int:
-    return int(fence.partition("@")[0].split(".")[2])
+    """Its place in the order: places count anew in every incarnation."""
+    incarnation, _, sequence = fence.partition("@")[0].split(".")
+    return int(incarnation) * 10**15 + int(sequence)
 
 
 def _uuid7(number: int) -> str:
@@ -312,6 +335,7 @@ def tell(group: VoterGroup, *, calls: int, seed: int, prefix: str, faults: Seque
             marks[name] = monotonic()
             strike()
     finally:
+        clients.all_faults_struck()
         for thread in threads:
             thread.join(PATIENCE_S)
     assert not clients.problems, clients.problems

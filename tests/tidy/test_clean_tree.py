@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -30,9 +31,10 @@ def test_no_file_knows_a_path_of_the_machine_it_was_written_on() -> None:
     expect_none(found, "name the place in a way that is right everywhere")
 
 
-def test_the_lock_holds_names_versions_and_hashes_and_nothing_else() -> None:
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-lowest.lock"])
+def test_a_lock_holds_names_versions_and_hashes_and_nothing_else(lock: str) -> None:
     line = re.compile(r"[\w.-]+==[^\s;]+( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
     assert lines
     expect_none([text for text in lines if not line.fullmatch(text)], "run: make lock")
 
@@ -82,6 +84,8 @@ def test_every_decision_stands_in_the_index() -> None:
     expect_none([name for name in records if f"]({name})" not in index], "add it to the index")
     numbers = [name[:4] for name in records]
     assert len(set(numbers)) == len(numbers), "two decisions share a number"
+    rows = re.findall(r"(?m)^\| (\d{4}) \|", index)
+    assert rows == numbers, "the index has each decision once, in order"
 
 
 def _locked(*, here: bool = False) -> dict[str, list[str]]:

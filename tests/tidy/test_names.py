@@ -7,10 +7,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.project import SOURCE, TESTS, expect_none, parse, python_files, where
+from support.project import ROOT, SOURCE, TESTS, expect_none, parse, python_files, where
 
 # The part of the contract and its item: `pytest -k S4_` runs the proofs of S4.
 PROOF = re.compile(r"test_[SDBQZPUR]\d+_[a-zA-Z0-9_]+")
+
+# A row of the table "part by part" in docs/promises.md.
+PROVED = re.compile(r"^\| ([A-Z]\d+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+QUOTED = re.compile(r"`([^`]+)`")
 
 # Tests of the tests themselves. Each entry: the name, and why no promise to users stands behind it.
 META: dict[str, str] = {}
@@ -29,6 +33,24 @@ def test_every_test_names_the_promise_it_proves() -> None:
         "start the name with the id of what it proves, as in test_S9_deleting_twice_counts_once; "
         "run a state machine by run_state_machine_as_test inside such a function",
     )
+
+
+def test_the_table_of_proofs_names_code_and_tests_that_are_there() -> None:
+    rows = PROVED.findall((ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
+    assert len(rows) > 30, "the table has another form, and nothing was looked at"
+    wrong = [
+        f"{item}: {name}"
+        for item, code, tests in rows
+        for folder, names in ((SOURCE, code), (ROOT, tests))
+        for name in QUOTED.findall(names)
+        if not (folder / name).exists()
+        or (folder == ROOT and not _proves((folder / name).read_text(encoding="utf-8"), item))
+    ]
+    expect_none(wrong, "name files that are there, and tests that bear the id of their row")
+
+
+def _proves(text: str, item: str) -> bool:
+    return re.search(rf"def test_([A-Z]+\d+_)*{item}_", text) is not None
 
 
 def test_every_package_says_what_lives_in_it() -> None:

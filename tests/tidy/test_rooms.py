@@ -22,6 +22,7 @@ TESTED_IN = {
     "storage/memory": "contract/node_store",
     "storage/sqlite/bus": "contract/node_store",
     "storage/sqlite/committed": "contract/node_store",
+    "storage/sqlite/ends": "contract/node_store",
     "storage/broker": "contract/broker_store",
 }
 

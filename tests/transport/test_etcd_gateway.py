@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -41,6 +42,7 @@ from holdfast.rules.limits import (
 )
 from holdfast.transport.etcd_address import parse_etcd_address
 from holdfast.transport.etcd_gateway import EtcdGateway
+from holdfast.transport.http_stream import HttpStream
 from support.fake_etcd import OK, Answering, Asked, FakeEtcd, Said, error
 from support.hostile import counted
 
@@ -280,6 +282,33 @@ def test_Q3_closing_ends_calls_and_watches() -> None:
                 await call
             with pytest.raises(StoreClosed):
                 await read(gateway)
+
+    run(story)
+
+
+def test_Q3_a_connection_that_is_being_made_when_all_are_closed_is_not_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        made, closed = asyncio.Event(), asyncio.Event()
+        streams: list[HttpStream] = []
+        real = HttpStream.open
+
+        async def slow(host: str, port: int, context: ssl.SSLContext | None) -> HttpStream:
+            streams.append(await real(host, port, context))
+            made.set()
+            await closed.wait()
+            return streams[-1]
+
+        monkeypatch.setattr(HttpStream, "open", slow)
+        async with fakes(says(OK)) as (gateway, _):
+            call = asyncio.ensure_future(read(gateway))
+            await made.wait()
+            await gateway.close()
+            closed.set()
+            with pytest.raises((StoreClosed, Unreachable)):
+                await call
+            assert [one.is_open for one in streams] == [False]
 
     run(story)
 

@@ -24,7 +24,7 @@ from holdfast.protocol.etcd_json import (
 from holdfast.rules.errors import BadAnswer, DiskFull, EtcdDenied, EtcdTooOld, Unreachable
 from holdfast.transport.etcd_address import parse_etcd_address
 from holdfast.transport.etcd_gateway import EtcdGateway
-from support.etcd_certificates import Authority
+from support.authority import Authority
 from support.etcd_server import EtcdServer
 
 QUOTA_BYTES = 16 * 1024 * 1024

@@ -12,7 +12,7 @@ from time import monotonic
 import pytest
 
 from holdfast.rules.errors import BadInput, Unreachable
-from support.fault_proxy import FaultProxy
+from holdfast.transport.fault_proxy import FaultProxy
 
 PATIENCE_S = 60
 """Longer than any machine needs; nothing waits for it to pass."""

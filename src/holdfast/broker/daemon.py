@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 from holdfast.broker.broker import Broker, ticks_ms
@@ -26,9 +27,10 @@ from holdfast.rules import limits
 from holdfast.rules.errors import AnotherBroker, HoldfastError
 from holdfast.rules.keys import public_key
 from holdfast.service.clock import Clock, SystemClock
+from holdfast.service.http.parts import MakeParts, no_parts
 from holdfast.service.instance_lock import DaemonLock, DaemonNote
 from holdfast.service.lifecycle import OnEvent, Service, silent
-from holdfast.service.listeners import bind_listeners, renew_certificate
+from holdfast.service.listeners import bind_listeners, open_loopback, renew_certificate
 from holdfast.storage.broker.port import BrokerStore
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.http_server import Server
@@ -61,9 +63,11 @@ class BrokerDaemon(Service):
         *,
         on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
+        parts: MakeParts = no_parts,
     ) -> None:
+        """`parts` makes what is served besides the API."""
         super().__init__(on_event, on_overtime)
-        self._settings = settings.check()
+        self._settings, self._parts = settings.check(), parts
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
         self.ready = asyncio.Event()
@@ -106,8 +110,10 @@ class BrokerDaemon(Service):
         api = self._api = BrokerApi(broker)
         listeners, broker.certificate = bind_listeners(paths, settings, ending)
         self._listeners = listeners
+        app = broker_app(api)
+        app.parts = self._parts(api, app)
         server = Server(
-            broker_app(api),
+            app,
             listeners,
             quick=FastAccept(api),
             lines={SYNC_PATH: lambda kind: Connection(broker, kind)},
@@ -115,13 +121,25 @@ class BrokerDaemon(Service):
             web=settings.web,
         )
         self._in_background(BrokerUpkeep(broker).run(), ending)
-        await server.start()
         ending.push_async_callback(self._end_calls, server)
-        self.addresses = api.addresses = [listener.address for listener in listeners]
-        lock.write(DaemonNote(os.getpid(), self.addresses))
+        self.addresses = api.addresses
+        self._note_addresses(api, lock, server)
+        api.open_door = partial(self._open_door, api, lock, server)
+        for part in app.parts:
+            await ending.enter_async_context(part.life())
+        await server.start()
+        self._note_addresses(api, lock, server)
         self._start_watchdog(ending)
         api.phase = "ready"
         self.ready.set()
+
+    async def _open_door(self, api: BrokerApi, lock: DaemonLock, server: Server) -> None:
+        await open_loopback(server, self._settings.store)
+        self._note_addresses(api, lock, server)
+
+    def _note_addresses(self, api: BrokerApi, lock: DaemonLock, server: Server) -> None:
+        api.addresses[:] = [listener.address for listener in server.listeners]
+        lock.write(DaemonNote(os.getpid(), api.addresses))
 
     async def _claim(self, store: BrokerStore, identity: Identity) -> None:
         key = public_key(identity.seed())

@@ -15,7 +15,7 @@ from typing import Final
 
 from holdfast.rules.errors import BadInput, StoreFailed
 from holdfast.rules.keys import card_of, public_key
-from holdfast.rules.names import check_peer
+from holdfast.rules.names import check_peer, meant_peer, named_peer
 from holdfast.service.caller import Caller
 from holdfast.storage.files.durable import alone_in, disk_errors, durable_replace, make_folder
 from holdfast.storage.files.home import HomePaths
@@ -47,14 +47,14 @@ class Identity:
             self._seed = _read(folder / KEY) or _make(folder / KEY, os.urandom(_SEED_BYTES))
             known = _read(folder / NAME)
             if known is None:
-                given = check_peer(name or f"broker-{socket.gethostname()}")
+                given = named_peer(name or f"broker-{socket.gethostname()}")
                 known = _make(folder / NAME, given.encode())
         if len(self._seed) != _SEED_BYTES:
             raise StoreFailed(
                 f"{folder / KEY} is not a key of Holdfast", hint="restore it from a backup"
             )
         self.name = check_peer(known.decode(errors="replace"))
-        if name is not None and name != self.name:
+        if name is not None and meant_peer(name) != self.name:
             raise BadInput(
                 f"this broker is called {self.name!r}; nodes know it by that name",
                 hint="leave --name out, or use another folder for another broker",

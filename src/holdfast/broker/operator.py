@@ -14,7 +14,7 @@ from holdfast.broker.daemon import open_store
 from holdfast.broker.doctor import examine, failed
 from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.settings import BrokerSettings
-from holdfast.broker.upkeep import check_orphans, repair_orphans, sweep_asked
+from holdfast.broker.upkeep import check_orphans, foresee, repair_orphans, sweep_asked
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules.broker_rows import Orphan
 from holdfast.rules.errors import (
@@ -55,6 +55,10 @@ class Operator:
 
     def sweep(self) -> Document:
         return self._ask("POST", "/v1/sweep") or self._do(_sweep)
+
+    def foresee_sweep(self) -> Document:
+        """What `sweep` would remove; nothing changes."""
+        return self._ask("GET", "/v1/sweep") or self._do(_foresee)
 
     def orphans(self) -> list[Document]:
         answer = self._ask("POST", "/v1/orphans") or self._do(_orphans)
@@ -179,6 +183,11 @@ class Operator:
 async def _sweep(store: BrokerStore) -> Document:
     swept: Document = msgspec.to_builtins(await sweep_asked(store, SystemClock().now_ms()))
     return swept
+
+
+async def _foresee(store: BrokerStore) -> Document:
+    swept, at_least = await foresee(store, SystemClock().now_ms())
+    return {"swept": msgspec.to_builtins(swept), "at_least": at_least}
 
 
 async def _orphans(store: BrokerStore) -> Document:

@@ -84,6 +84,14 @@ async def sweep_asked(
     return msgspec.structs.replace(done, objects=collected.objects)
 
 
+async def foresee(store: BrokerStore, now_ms: int) -> tuple[BrokerSwept, tuple[str, ...]]:
+    """What `sweep_asked` would remove, and of which kinds it is that many or more: only one chunk
+    is looked at. Contents that nothing names are not looked for.
+    """
+    swept = await store.foresee_sweep(now_ms, limits.SWEEP_ROWS)
+    return swept, tuple(one for one in _FIELDS if getattr(swept, one) >= limits.SWEEP_ROWS)
+
+
 async def check_orphans(store: BrokerStore, counts: BrokerCounts | None = None) -> list[Orphan]:
     """Finds dedupe rows without their message, and messages without their row. There should be
     none.

@@ -42,8 +42,9 @@ class Wakeups:
         """The last seq of each mesh that its followers were woken for."""
         self._begun = 0
         self._under_way: set[int] = set()
-        self._held: dict[str, tuple[int, int]] = {}
-        """News that came while groups were under way: the seq, and the last group begun by then."""
+        self._held: dict[str, dict[int, int]] = {}
+        """News that came while groups were under way: of each mesh the seq, by the last group that
+        had begun by then."""
 
     # --- who listens ---------------------------------------------------------------------------
 
@@ -97,18 +98,20 @@ class Wakeups:
         """A group has come back; if it is in the store, `accepted` was called before."""
         self._under_way.discard(group)
         first = min(self._under_way, default=self._begun + 1)
-        for mesh, (seq, last) in list(self._held.items()):
-            if last < first:
+        for mesh, held in list(self._held.items()):
+            due = [held.pop(last) for last in list(held) if last < first]
+            if not held:
                 del self._held[mesh]
-                self._wake_at(mesh, seq)
+            if due:
+                self._wake_at(mesh, _farthest(due))
 
     def news(self, mesh: str, seq: int) -> None:
         """The store says that a mesh has reached a seq, written by this process or another one."""
         if not self._under_way:
             self._wake_at(mesh, seq)
             return
-        before, last = self._held.get(mesh, (seq, self._begun))
-        self._held[mesh] = (0 if 0 in (seq, before) else max(seq, before), last)
+        held = self._held.setdefault(mesh, {})
+        held[self._begun] = _farthest((seq, held.get(self._begun, seq)))
 
     def _wake_at(self, mesh: str, seq: int) -> None:
         if seq and seq <= self._known.get(mesh, 0):
@@ -172,3 +175,8 @@ class Wakeups:
                 if key != only:
                     found.setdefault(follower, False)
         return found
+
+
+def _farthest(seqs: Collection[int]) -> int:
+    """The last of these seqs; 0, which nobody knows, if one of them is."""
+    return 0 if 0 in seqs else max(seqs)

@@ -43,6 +43,7 @@ class BusContext:
         self.jitter: Callable[[], float] = options.jitter
         self.run_in_thread: RunInThread = options.run_in_thread
         self.batch = options.batch
+        self.drops = options.drops
         self.deadlines = Deadlines(self.loop)
         """Of requests, those that are asked and those that are answered."""
         self.incarnation = b""

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.bus.ports import Discovery, Net, PeerDirectory
 from holdfast.rules.bus.mesh_store import MeshStore
+from holdfast.rules.bus.message import BusMessage
 from holdfast.rules.bus.succession import KeySuccession
 from holdfast.service.clock import Clock, SystemClock
 
@@ -45,6 +46,8 @@ class BusOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How bytes travel; None: TLS on TCP."""
     discovery: Discovery | None = None
     """Finds peers whose addresses are not known; None: only known addresses are tried."""
+    drops: Callable[[str, BusMessage], bool] = lambda peer, message: False
+    """Whether a message of a peer, by its name, is acknowledged and thrown away."""
     batch: bool = True
     """One signature for all messages of a parcel; False: one for each."""
     clock: Clock = msgspec.field(default_factory=SystemClock)

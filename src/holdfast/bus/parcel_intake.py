@@ -248,6 +248,8 @@ class ParcelIntake:
                 error = wrong
                 if look and error is None:
                     error = self._refusal(parcel, message)
+                if error is None and self._context.drops(link.name, message):
+                    continue  # it is acknowledged, so that the sender is not told
                 if error is None:
                     rest -= size
                     arrivals.append(SignedArrival(sequence, nonce, message, keeps(message)))

@@ -371,8 +371,10 @@ class TopicRelay:
             leaving = self._leaving(origin, step, frame.envelope)
             self._pass_on(self._ways[step.name], leaving)
         credit = Credit(way.link, Stream.RELAY, came.size)
-        # Our readers may get it in another way.
-        if tag_of(self._context.key) not in frame.given and self._topics.is_heard(message.topic):
+        # Our readers may get it in another way, or may not want it; others get it all the same.
+        is_new_here = tag_of(self._context.key) not in frame.given
+        wanted = is_new_here and not self._context.drops(taken.name, message)
+        if wanted and self._topics.is_heard(message.topic):
             self._topics.deliver_passing(taken.name, origin, message, credit)
         else:
             credit.release()

@@ -12,6 +12,12 @@
     [outbox.lanes]
     team = "halt"          # by mesh
 
+    [retention]
+    facts = "forever"      # also log, tombstones, ids, blobs: a sweep keeps them so long at least
+
+    [retention.meshes.team]
+    log = "365d"           # also facts, tombstones
+
     [bus]
     listen = ["0.0.0.0:7412"]          # where peers reach this node; nowhere if it is not set
     peers = ["bo@192.168.1.7:7412"]    # where trusted peers are, for networks without mDNS
@@ -34,6 +40,7 @@ import msgspec
 
 from holdfast.rules.bus.sealing import SealSource
 from holdfast.rules.errors import BadInput
+from holdfast.rules.keeping import Retention
 from holdfast.rules.limits import (
     BUS_PORT,
     KIB,
@@ -42,7 +49,7 @@ from holdfast.rules.limits import (
     QUORUM_SNAPSHOT_MS,
     QUORUM_WAIT_MS_MAX,
 )
-from holdfast.rules.names import check_peer
+from holdfast.rules.names import check_peer, named_peer
 from holdfast.rules.outbox import Policies, Policy
 from holdfast.rules.web_access import WebAccess, web_access
 from holdfast.service.address import ListenAddress, is_loopback, parse_address, parse_loopback
@@ -114,7 +121,7 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             name, at, address = text.rpartition("@")
             if not (at and name):
                 raise BadInput(f"{text!r} is no peer", hint="write NAME@HOST:PORT")
-            check_peer(name)
+            name = named_peer(name)
             found[name] = (*found.get(name, ()), dial_address(address))
         return found
 
@@ -194,6 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     is for places where homes are moved by machines, and gives the log a new epoch each time.
     """
     outbox: OutboxSettings = OutboxSettings()
+    retention: Retention = Retention()
     bus: BusSettings = BusSettings()
     quorum: QuorumSettings = QuorumSettings()
     hook_message: list[str] = []
@@ -227,6 +235,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         age = self.outbox.max_age_hours
         if age is not None and age < 1:
             raise BadInput(f"an outbox age of {age} hours would send nothing")
+        self.retention.check(age)
         self.quorum.check()
         _ = self.tcp_address, self.listen_address, self.disk_limit_bytes, self.web
         _ = self.bus.addresses, self.bus.static_peers, self.bus.is_discovering, self.bus.seal_source

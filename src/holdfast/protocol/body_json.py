@@ -24,13 +24,14 @@ def body_fields(body: Body, json: Callable[[bytes], Any]) -> dict[str, Any]:
             if value:
                 fields[name] = [digest.hex() for digest in value]
         elif not isinstance(value, bytes):
-            fields[name] = value
+            if name != "created_at" or value:  # else the envelope says it
+                fields[name] = value
         elif name in _JSON_FIELDS:
             fields[name] = json(value)
         elif name == "sha256":
             fields[name] = value.hex()
         elif name == "embedding":
-            fields[name] = unpack(value)
+            fields[name] = unpack(value, fields["quantization"])
         else:
             fields[name] = b64encode(value).decode()
     return fields

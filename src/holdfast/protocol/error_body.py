@@ -20,6 +20,10 @@ class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """With `truncated`: the first offset that is still there."""
     epoch: int | None = None
     """With `epoch_changed`: the epoch that the log counts in now."""
+    free: tuple[str, ...] = ()
+    """With `already_exists`, of the name of a mesh at a broker: names that are free there."""
+    present: str | None = None
+    """With `stamp_moved`: the stamp of what is there, like `12@ana`; not given if nothing is."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

@@ -87,6 +87,8 @@ class MemoryLine(Stamped, frozen=True, kw_only=True, tag="memory"):
     key: str
     value: msgspec.Raw
     tags: tuple[str, ...] = ()
+    created_at: int = 0
+    """When the first version was written; 0 if this one is the first."""
 
 
 class ModelLine(ExportLine, frozen=True, kw_only=True, tag="model"):
@@ -139,6 +141,8 @@ class FileLine(Stamped, frozen=True, kw_only=True, tag="file"):
     size: int = 0
     content: bytes | None = None
     """None: a blob holds the content. Its lines came before, if the exporting node had it."""
+    created_at: int = 0
+    """When the first version was shared; 0 if this one is the first."""
 
 
 class TurnFields(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -9,7 +9,7 @@ because decisions are about them. The room is flat: a module is found by the nam
                             rebuild (an envelope from the row that it made), structs
     what merging does       merge, tasks, reconcile, vectors, sketches, digests
     what arrives            arrivals, fact_decoder, filters, message, destinations
-    who reads, what goes    frontier, retention, data_classes, disk_pressure, clock_check
+    who reads, what goes    frontier, retention, keeping, data_classes, disk_pressure, clock_check
     links and brokers       links, broker_sync, backoff, outbox, features, close_codes, keys,
                             invites
     what stores hold        rows, broker_rows

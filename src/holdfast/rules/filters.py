@@ -31,6 +31,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Beginnings of the entity: a fact's subject, a key, a path."""
     classes: tuple[str, ...] = ()
     """Data classes, as `rules.data_classes` names them: `facts`, `state`, `tasks` …"""
+    ops: tuple[str, ...] = ()
+    """Single ops, such as `state.delete`, of these classes or of any."""
     origins: tuple[str, ...] = ()
     """Peers that wrote the envelope."""
     beyond: str = ""
@@ -39,7 +41,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Leaves out messages: they are only for the members that they name."""
 
     def check(self) -> Filter:
-        for name in ("meshes", "subjects", "classes", "origins"):
+        for name in ("meshes", "subjects", "classes", "ops", "origins"):
             if len(getattr(self, name)) > TERMS_MAX:
                 raise OverLimit(f"a filter has {TERMS_MAX} {name} at most")
         for mesh in self.meshes:
@@ -52,20 +54,26 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if name not in CLASSES:
                 known = ", ".join(CLASSES)
                 raise BadInput(f"{name!r} is not a data class", hint=f"use one of: {known}")
+        for op in self.ops:
+            if op not in OPS:
+                raise BadInput(f"{op!r} is no op", hint="ops are named like `state.set`")
+        if self.wanted_ops == frozenset():
+            raise BadInput(f"no op of {', '.join(self.classes)} is among {', '.join(self.ops)}")
         return self
 
     @property
-    def ops(self) -> frozenset[str] | None:
-        """The ops of its data classes; None if all ops may pass, also those of later versions."""
+    def wanted_ops(self) -> frozenset[str] | None:
+        """The ops that may pass; None if all may, also those of later versions."""
         if not self.classes:
-            return None
-        return frozenset().union(*(CLASSES[name] for name in self.classes))
+            return frozenset(self.ops) if self.ops else None
+        of_classes = frozenset().union(*(CLASSES[name] for name in self.classes))
+        return of_classes.intersection(self.ops) if self.ops else of_classes
 
     def passes(self, mesh: str, op: str, entity: str, origin: str, via: str) -> bool:
         """Whether an entry passes. `via` is the zone that it came through, or empty."""
         if self.meshes and mesh not in self.meshes:
             return False
-        if self.classes and op not in (self.ops or ()):
+        if (self.classes or self.ops) and op not in (self.wanted_ops or ()):
             return False
         if self.subjects and not entity.startswith(self.subjects):
             return False

@@ -27,6 +27,7 @@ from holdfast.rules.limits import (
     LINK_URL_BYTES_MAX,
 )
 from holdfast.rules.names import check_mesh
+from holdfast.rules.shown_address import shown_address
 
 PREFIX: Final = "holdfast://join/"
 SECRET_BYTES: Final = 32
@@ -183,7 +184,7 @@ def check_broker_url(url: str) -> str:
         fits = False
     if not fits:
         raise BadInput(
-            f"{url!r} is no address of a broker",
+            f"{shown_address(url)} is no address of a broker",
             hint="write https://HOST:PORT, or http://127.0.0.1:PORT for one on this machine",
         )
     return url

@@ -21,9 +21,6 @@ from hashlib import sha256
 from typing import Final, Literal
 
 import msgspec
-from nacl.bindings import crypto_core_ed25519_is_valid_point
-from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey, VerifyKey
 
 from holdfast.rules.errors import BadInput, BadToken
 from holdfast.rules.limits import TOKEN_BYTES
@@ -76,6 +73,8 @@ def check_key_bytes(key: bytes) -> bytes:
     For a handful of points on the curve anybody can make a signature that fits any message, so a
     node that trusts one of them would trust everybody.
     """
+    from nacl.bindings import crypto_core_ed25519_is_valid_point  # here: it takes long to load
+
     if len(key) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(key):
         raise BadInput("that is not a usable Ed25519 key", hint=_CARD_HINT)
     return key
@@ -87,6 +86,8 @@ def is_good(key: ZoneKey, now_ms: int) -> bool:
 
 
 def public_key(seed: bytes) -> bytes:
+    from nacl.signing import SigningKey
+
     return bytes(SigningKey(seed).verify_key)
 
 
@@ -137,6 +138,8 @@ class HelloTranscript(msgspec.Struct, frozen=True, array_like=True):
 
 def prove(seed: bytes, role: Role, hello: HelloTranscript, purpose: Purpose = "http") -> bytes:
     """One side's signature."""
+    from nacl.signing import SigningKey
+
     return SigningKey(seed).sign(_WORDS[purpose, role] + hello.transcript()).signature
 
 
@@ -146,6 +149,9 @@ def check_proof(
     """Whether the owner of the key signed this hello in this role, for this purpose."""
     if len(proof) != PROOF_BYTES or len(key) != KEY_BYTES:
         return False
+    from nacl.exceptions import BadSignatureError
+    from nacl.signing import VerifyKey
+
     try:
         VerifyKey(key).verify(_WORDS[purpose, role] + hello.transcript(), proof)
     except BadSignatureError:

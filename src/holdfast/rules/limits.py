@@ -7,7 +7,10 @@ from these docstrings.
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False  # type checkers know the name; importing typing costs the cold path
+if TYPE_CHECKING:
+    from typing import Final
+del TYPE_CHECKING  # every name here in capitals is a limit
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -21,6 +24,10 @@ PEER_ID_BYTES_MAX: Final = 128
 """The longest peer name; a longer one is refused (OverLimit)."""
 MESH_SLUG_CHARS_MAX: Final = 64
 """The longest name of a mesh or a token; a longer one is refused."""
+FREE_NAMES_LOOKED_AT: Final = 20
+"""How many names a broker looks at to offer some that are free."""
+FREE_NAMES_MAX: Final = 5
+"""How many it offers."""
 KEY_BYTES_MAX: Final = 1 * KIB
 """The longest key of memory, state or vectors; a longer one is refused."""
 VALUE_BYTES_MAX: Final = 1 * MIB
@@ -31,9 +38,16 @@ TAGS_MAX: Final = 64
 """Tags on one memory; more are refused."""
 TAG_BYTES_MAX: Final = 128
 """The longest tag; a longer one is refused."""
+PRESENCE_NAME_BYTES_MAX: Final = 128
+"""The longest display name and status of a peer; a longer one is refused, and not shown."""
+PRESENCE_TEXT_BYTES_MAX: Final = 1024
+"""The longest summary of a peer; a longer one is refused, and not shown."""
 BURIED_KEYS_MAX: Final = 100_000
 """Keys of a mesh whose removed tombstones are remembered; of more, those with the lowest stamps are
 forgotten, and up to there every write from outside that meets no live row is refused (TooOld)."""
+BURIED_TASKS_MAX: Final = 100_000
+"""Tasks of a mesh that have ended and were forgotten, and whose names are remembered; of more, the
+oldest names are forgotten, and up to there every turn on an unknown task is refused (TooOld)."""
 LEDGER_OF_KEY_MAX: Final = 256
 """Lost versions of one key that wait in the ledger; of more, the newest stay. A merge looks back
 over as many versions of the key at most."""
@@ -85,8 +99,8 @@ IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
 """The longest idempotency key that is no UUID, as UTF-8; a longer one is refused."""
 
 # Files and blobs
-PATH_CHARS_MAX: Final = 1024
-"""The longest path of a shared file; a longer one is refused."""
+PATH_BYTES_MAX: Final = 1024
+"""The longest path of a shared file, as UTF-8; a longer one is refused."""
 INLINE_BYTES_MAX: Final = 64 * KIB
 """Content of this size and more becomes a blob; smaller content stays in its row."""
 FILE_BYTES_MAX: Final = 4 * 1024 * MIB
@@ -105,6 +119,8 @@ VECTOR_CONTENT_BYTES_MAX: Final = 256 * KIB
 """The longest text that is kept with a vector; a longer one is refused."""
 SEARCH_LIMIT_MAX: Final = 1000
 """Results of one search; a caller that asks for more is refused."""
+HISTORY_VERSIONS_MAX: Final = 1000
+"""Versions of one key in one answer; a caller that asks for more is refused."""
 VECTOR_MODEL_UNREAD_DAYS: Final = 30
 """A sweep drops the index of a deprecated model that nobody has searched for this long."""
 VECTOR_MODEL_NAME_BYTES_MAX: Final = 256
@@ -125,8 +141,18 @@ GROUP_OPS_MAX: Final = 1024
 """Writes that share one commit; the next ones wait for the next group."""
 GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
+BATCH_CHANGES_MAX: Final = 256
+"""Changes that are written together, in one transaction; a batch of more is refused."""
+BATCH_BYTES_MAX: Final = 4 * MIB
+"""What the changes of a batch may have in bytes, without the content of large files."""
 CHUNK_ROWS: Final = 200
 """Rows per transaction, or per page, of long work: imports, sweeps, re-embedding, scans."""
+QUICK_LIST_ROWS_MAX: Final = 500
+"""The longest list that the command line prints without opening the home as a node."""
+QUICK_LIST_CHARS_MAX: Final = 1 * MIB
+"""The same for the values in such a list, as JSON, together."""
+MESH_ERASE_WINDOW: Final = 5_000
+"""Rows of the log, of the outbox or of the inbox that one step of deleting a mesh looks at."""
 FIGURES_PAUSE: Final = 20
 """Figures that take as long as there are rows, such as a broker's members and queues, are counted
 again after so many times the time that the last count took. Until then everybody gets those."""
@@ -198,6 +224,14 @@ TOMBSTONE_TTL_MS: Final = 90 * DAY_MS
 DEDUPE_TTL_MS: Final = 180 * DAY_MS
 """How long a node knows the id of a truncated log entry."""
 
+RETENTION_DAYS_MIN: Final = 3
+"""The shortest time for which a node can be set to keep log, facts, tombstones or ids; less is
+refused: what others have in their outbox may be so old."""
+RETENTION_DAYS_MAX: Final = 36_500
+"""The longest one that is given in days; for more there is `forever`."""
+RETENTION_FOREVER_MS: Final = 2**48
+"""Longer than any time that an id can name: nothing is ever so old."""
+
 # Serving
 BODY_BYTES_MAX: Final = 8 * MIB
 """The largest body of one request; a larger one is refused. Objects may be larger."""
@@ -207,18 +241,86 @@ ASKED_BYTES_MAX: Final = 1 * MIB
 """The largest body of a request that only asks or confirms; a larger one is refused."""
 HELLO_BYTES_MAX: Final = 4 * KIB
 """The largest body of a request that needs no token; a larger one is refused."""
+CALL_PAGE_ROWS: Final = 1000
+"""Rows of a family in one answer; a caller that asks for more is refused."""
+CALL_PAGE_BYTES: Final = 2 * MIB
+"""A page of rows ends when it has got so large; one row always fits."""
+CONNECT_ANSWER_BYTES_MAX: Final = 256 * MIB
+"""The largest answer that `holdfast.connect` takes; a larger one raises BadAnswer."""
+CONNECT_LINES_MAX: Final = 16
+"""Connections that `holdfast.connect` keeps open for the threads that use it."""
 CALLS_IN_FLIGHT_MAX: Final = 512
 """Calls that a node works on at once; another is refused (TooMany)."""
 CALLS_OF_ANYBODY_MAX: Final = 64
 """Calls without a key or token that a node works on at once; another is refused."""
 OWN_SHARE: Final = 4
 """One part in this many of each limit on calls is kept for the node's own user."""
+PART_ANSWER_BYTES_MAX: Final = 32 * MIB
+"""The largest answer of a call that a part of the same process (the console) makes; a larger one is
+refused."""
+CONSOLE_CODES_MAX: Final = 16
+"""One-time codes for the console that nobody has used yet; the oldest makes room for a new one."""
+CONSOLE_CODE_MS: Final = 120 * SECOND_MS
+"""How long a one-time code is good for."""
+CONSOLE_SESSIONS_MAX: Final = 256
+"""Browsers that are logged in at the console; the oldest of whoever has most makes room."""
+CONSOLE_SESSION_MS: Final = 12 * HOUR_MS
+"""How long a session of the console lasts; then one logs in again."""
+CONSOLE_STREAMS_MAX: Final = 256
+"""Pages of the console that are open and kept up to date; another is refused, and still shown."""
+CONSOLE_LIVE_MS: Final = 500
+"""What happens within this time is sent to an open page together."""
+CONSOLE_COUNTS_MAX: Final = 512
+"""Counts that the console keeps, by mesh and caller; the oldest makes room for a new one."""
+CONSOLE_PATIENCE_MS: Final = 20
+"""So long a page of the console waits for a count; then it comes when it is there."""
+CONSOLE_QUERY_CHARS_MAX: Final = 16 * KIB
+"""The longest query in an address of the console; a longer one is refused."""
+CONSOLE_VALUE_CHARS: Final = 4_000
+"""A value on a page of the console is cut behind this, with a link to all of it."""
+CONSOLE_ROWS: Final = 100
+"""Rows of a list on one page of the console; there is a link to more."""
+CONSOLE_CONFLICTS: Final = 20
+"""Conflicts on one page of the console: each shows two values."""
+CONSOLE_LAG_EVERY_MS: Final = 10 * SECOND_MS
+"""So often a console looks how far the readers of the log lag."""
+CONSOLE_LAG_LOOKS_MAX: Final = 360
+"""So many of these looks are kept: those of an hour."""
+CONSOLE_LAG_READERS_MAX: Final = 12
+"""Lines in one plot of lags: the readers that lagged most."""
+CONSOLE_LOOK_STEP: Final = 2_000
+"""So many entries of the log are looked through at once for those that a filter lets pass."""
+CONSOLE_LOOK_BACK: Final = 20_000
+"""So far back one page of the console looks for entries that a filter lets pass."""
+CONSOLE_TREE_NODES: Final = 2_000
+"""A value with more parts than this is shown as text on a page of the console, not as a tree."""
+CONSOLE_TREE_DEPTH: Final = 32
+"""So deep a tree goes; a deeper value is shown as text."""
+CONSOLE_DIFF_LINES: Final = 400
+"""Two values are compared line by line up to so many lines; longer ones stand below each other."""
+CONSOLE_FILE_PART: Final = 64 * KIB
+"""So many bytes of a file stand on one page of the console; there is a link to more."""
+CONSOLE_MESHES_MAX: Final = 50
+"""Meshes that the first page of the console counts; the others stand at the side."""
 LONG_POLLS_MAX: Final = 1024
 """Calls that wait for the log to grow; another is refused."""
 EVENT_STREAMS_MAX: Final = 64
 """Open event streams of a node; another is refused."""
+EVENT_PAGE_BYTES: Final = 256 * KIB
+"""What an event stream reads, and holds for a client that does not; one entry always fits."""
 NEWS_KEPT_MAX: Final = 256
 """Notices about links and the disk that a daemon keeps for its event streams; the oldest goes."""
+EVENT_BYTES_MAX: Final = 8 * MIB
+"""The largest event that a watch over a connection takes; a larger one raises BadAnswer."""
+EVENT_RETRY_MS: Final = 1 * SECOND_MS
+"""A client of an event stream that was cut off asks again after this time, or sooner."""
+WATCH_AGAIN_MS_MIN: Final = 50
+"""How long a watch over a connection waits before it asks again for the first time; twice as long
+with each time in a row, up to EVENT_RETRY_MS."""
+WATCH_SILENCE_MS_MAX: Final = 40 * SECOND_MS
+"""A watch over a connection that hears nothing for so long, no sign of life either, asks again."""
+WATCH_AWAY_MS_MAX: Final = 300 * SECOND_MS
+"""A daemon that is away for longer ends the watches over a connection to it, with Unreachable."""
 HEARTBEAT_MS: Final = 15 * SECOND_MS
 """A silent event stream sends a sign of life this often, or proxies between would close it."""
 REQUEST_MS_MAX: Final = 30 * SECOND_MS
@@ -271,6 +373,14 @@ HELLOS_OPEN_MAX: Final = 1024
 """Hellos that are begun and not ended; another pushes out one of the zone that has the most."""
 TOKEN_BYTES: Final = 32
 """Random bytes in a token."""
+TOKEN_FILE_BYTES_MAX: Final = 4 * KIB
+"""A file with a token, or with another secret, is not longer: a larger one is not meant."""
+SYSTEMCTL_S_MAX: Final = 60
+"""How long a command waits for systemd: a daemon takes 10 s to end, or more on a busy disk."""
+CONTEXT_FILE_BYTES_MAX: Final = 16 * KIB
+"""A file of a context is not longer; it holds an address, a token, a card and a path."""
+BROKER_TOKENS_MAX: Final = 100
+"""Tokens by which the figures of one broker are read."""
 KEYS_OF_ZONE_MAX: Final = 8
 """Keys that a node knows of one zone; another is refused until one is revoked or has ended."""
 WATCH_MS: Final = 1 * SECOND_MS
@@ -297,10 +407,24 @@ MB.
 """
 LINK_CONNECT_MS_MAX: Final = 5 * SECOND_MS
 """How long a node waits for a connection to another node or a broker; then it is unreachable."""
+PING_WAYS_MAX: Final = 8
+"""Ways to a peer that one ping tries: the bus, its links, its brokers."""
+PING_ROUNDS_MAX: Final = 100_000
+"""Rounds of one `holdfast ping`; it keeps what each found."""
 LINK_READ_MS_MAX: Final = 15 * SECOND_MS
 """How long a node waits for an answer, on top of what a long poll may take."""
 LINK_CONFIRM_MS: Final = 50
 """How long a link waits for a next fetch to confirm by, before it makes a call to confirm."""
+LINK_PULL_WAIT_MS_MAX: Final = 1 * SECOND_MS
+"""How long an answer to `link pull` may be waited for; then it says how far the pull is."""
+LINK_SNAPSHOT_PART_BYTES: Final = 1 * MIB
+"""A part of a snapshot for a link ends after about this much; what one row made always fits."""
+LINK_SNAPSHOT_PART_BYTES_MAX: Final = 64 * MIB
+"""The most that a link reads as one part of a snapshot."""
+LINK_SNAPSHOT_PIECES: Final = 50
+"""Pieces of an export that are looked through for one part of a snapshot for a link."""
+LINK_SNAPSHOT_PLACE_BYTES: Final = 4 * KIB
+"""What a source calls a place in its snapshot for a link."""
 LINE_BYTES_PER_S_MIN: Final = 16 * KIB
 """A connection that keeps this pace is never cut off for being slow; one that is slower may be."""
 BACKOFF_MS_MIN: Final = 200
@@ -401,6 +525,21 @@ OUTBOX_DONE_MS: Final = 1 * DAY_MS
 """How long the outbox lists what the broker has, or what was given up."""
 OUTBOX_PAGE_ROWS: Final = 500
 """Items of the outbox in one answer; a caller that asks for more is refused."""
+NEAREST_CHARS_MAX: Final = 200
+"""A longer name gets no suggestion where nothing has that name."""
+EDIT_TRIES: Final = 5
+"""How often a value that was edited is merged with what others write meanwhile, before the user is
+asked to try again."""
+COMPLETIONS_MAX: Final = 200
+"""Names that a shell is offered for one Tab; more would not fit the screen."""
+SHOWN_CHARS_MAX: Final = 200
+"""Of a value, where a person looks at the row that has it, in a REPL or a notebook."""
+SHOWN_ROWS_MAX: Final = 20
+"""Of a family or a node, where a notebook shows what is in it."""
+NEAREST_KEYS: Final = 500
+"""Keys on each side of a missing one, by the alphabet, that a suggestion is chosen from."""
+CANDIDATES_MAX: Final = 10
+"""Ids that are shown where the digits that somebody typed begin several."""
 INBOX_UNREAD_MS: Final = 90 * DAY_MS
 """How long an unread message keeps its place in the log, however short the log is kept."""
 INBOX_PAGE_ROWS: Final = 500
@@ -501,6 +640,8 @@ EPOCH_BY_WORD_MS: Final = 60 * SECOND_MS
 """How often a broker begins a new epoch because a member has seen more than the broker has."""
 INVITE_HOURS: Final = 72
 """How long an invite is good for unless its maker says otherwise."""
+INVITE_FIRST_HOURS: Final = 24 * 7
+"""How long the first invite to a mesh is good for, which publishing it makes."""
 INVITE_HOURS_MAX: Final = 24 * 365
 """The longest time that an invite can be good for; more is refused."""
 INVITE_USES_MAX: Final = 10_000
@@ -623,6 +764,8 @@ LINK_SILENT_WARN_MS: Final = 1 * DAY_MS
 """The doctor warns about a link that has brought nothing this long after it was added."""
 DOCTOR_SAMPLE_ROWS: Final = 200
 """Rows of each family that the doctor compares with the log, unless it is asked for all."""
+DOCTOR_ITEMS_MAX: Final = 20
+"""Refused items of the outbox that the doctor names one by one; `outbox list --failed` has all."""
 DOCTOR_REPLAY_ROWS: Final = 100_000
 """Log entries that the doctor folds in memory at a time when it compares all rows."""
 
@@ -650,9 +793,19 @@ SHUTDOWN_SWEEP_MS_MAX: Final = 2 * SECOND_MS
 ABORT_MS_MAX: Final = 1 * SECOND_MS
 """How long an abort waits for the group that is being committed."""
 
+# Bench
+BENCH_S: Final = 30.0
+"""About how many seconds `holdfast bench` takes, if it is not told."""
+BENCH_S_MIN: Final = 0.5
+"""The least that it may be told: each figure gets a few milliseconds."""
+BENCH_S_MAX: Final = 600.0
+"""The most that it may be told."""
+
 # Local metrics
 METRICS_BYTES_MAX: Final = 4 * MIB
 """The largest file of metrics in a home; then it begins anew."""
+METRICS_LINE_MS: Final = 60 * SECOND_MS
+"""How often a process that has a home open appends to its metrics what it did meanwhile."""
 PEER_STALE_MS: Final = 300 * SECOND_MS
 """A peer whose last write this node saw longer ago is shown as stale."""
 
@@ -1154,6 +1307,9 @@ QUORUM_FOLD_ENTRIES: Final = 512
 """So many committed entries are folded at once, also where nobody waits for them."""
 QUORUM_FOLD_WAIT_MS: Final = 50
 """So long fewer of them wait for more, where nobody waits for them."""
+QUORUM_WORD_WAIT_MS: Final = 20
+"""So long the word that something is committed waits for entries that tell it too, where the member
+has no callers who wait for it."""
 QUORUM_TICK_MS: Final = 100
 """The heartbeat of a group; an election takes 10 to 20 of them."""
 QUORUM_STALL_TICKS: Final = 5
@@ -1374,3 +1530,34 @@ ETCD_LOST_MS: Final = 15 * SECOND_MS
 meanwhile; only leases do not expire, and nobody is found to be lost."""
 ETCD_BASES_MAX: Final = 256
 """Incarnations that one order in an etcd can have had; a recovery beyond that is refused."""
+# agents
+MCP_ROWS_DEFAULT: Final = 50
+"""Rows that a tool answers with, unless an agent asks for another number."""
+MCP_ROWS_MAX: Final = 500
+"""And at most; more are refused, and come page by page."""
+MCP_ANSWER_BYTES_MAX: Final = 512 * KIB
+"""What the rows of one answer to an agent may have; a list is cut there, and one thing that is
+larger is refused. A model reads all of it."""
+MCP_FILE_BYTES_MAX: Final = 128 * KIB
+"""How much of a file one answer to an agent brings; the rest comes with the next."""
+MCP_FILE_READ_BYTES_MAX: Final = 32 * MIB
+"""The largest file that an agent reads from; a larger one is for the holdfast command."""
+MCP_BODY_BYTES_MAX: Final = 4 * MIB
+"""The largest message of an agent over HTTP; a larger one is refused."""
+MCP_CALLS_AT_ONCE_MAX: Final = 16
+"""Calls of agents that one server works on at once; more wait for one of them to end."""
+MCP_SESSIONS_MAX: Final = 1000
+"""Sessions of agents that are open in a daemon (only the older protocol has any); another is
+refused."""
+MCP_SESSION_IDLE_MS: Final = 30 * 60 * SECOND_MS
+"""A session that nobody has used for so long ends."""
+MCP_STREAMS_MAX: Final = 1000
+"""Streams of updates to agents that are open in a daemon; another is refused."""
+MCP_SUBSCRIPTIONS_MAX: Final = 1000
+"""Resources that the agents of one server follow; another is refused."""
+MCP_ASKING_MS_MAX: Final = 10 * 60 * SECOND_MS
+"""How long a person may think before an agent's call that needs a yes is given up."""
+MCP_COMPLETIONS_MAX: Final = 100
+"""Values that complete an argument: the protocol allows no more."""
+MCP_RETRY_MS: Final = 1 * SECOND_MS
+"""How long the feed of updates waits before it looks for its daemon again."""

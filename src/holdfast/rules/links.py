@@ -49,6 +49,7 @@ from holdfast.rules.limits import (
     REFUSALS_BRIEF_MAX,
     SECOND_MS,
 )
+from holdfast.rules.shown_address import shown_address
 
 OWN: Final = "own"
 ANY: Final = "any"
@@ -103,7 +104,8 @@ def after_error(error: Exception, attempts: int, jitter: float) -> LinkPlan:
         # asked for ever.
         return LinkPlan(LinkState.CONNECTING, 0 if attempts == 0 else wait)
     if isinstance(error, Truncated):
-        return LinkPlan(LinkState.TRUNCATED, None)
+        # A snapshot of the source is asked for. Where none can be had, `without_snapshot` follows.
+        return LinkPlan(LinkState.CONNECTING, 0 if attempts == 0 else wait)
     if isinstance(error, _REFUSALS):
         brief = isinstance(error, _ACCIDENTS) and attempts < REFUSALS_BRIEF_MAX
         return LinkPlan(LinkState.REFUSED, wait if brief else longest_ms(jitter))
@@ -114,11 +116,37 @@ def after_error(error: Exception, attempts: int, jitter: float) -> LinkPlan:
     return LinkPlan(LinkState.WAITING, wait)
 
 
+def without_snapshot() -> LinkPlan:
+    """What follows when the source has truncated what comes next, and no snapshot makes up for it:
+    what is gone is gone, and a person has to say that the link may go on without it.
+    """
+    return LinkPlan(LinkState.TRUNCATED, None)
+
+
 def after_quarantine(rows: int) -> LinkPlan | None:
     """What follows when a link has set this many envelopes aside. One that fills its quarantine has
     met more than a few bad writers, and a person has to look before it goes on.
     """
     return LinkPlan(LinkState.QUARANTINE_FULL, None) if rows >= QUARANTINE_ROWS_MAX else None
+
+
+_ASKS: Final = frozenset(
+    {
+        LinkState.REFUSED,
+        LinkState.TRUNCATED,
+        LinkState.QUARANTINE_FULL,
+        LinkState.DISK_FULL,
+        LinkState.PAUSED,
+        LinkState.STOPPED,
+    }
+)
+
+
+def asks_for_somebody(state: LinkState) -> bool:
+    """Whether somebody has to do something before a link in this state gets on. One that only waits
+    for the network or its source is tried again soon.
+    """
+    return state in _ASKS
 
 
 def phase(upto: int, head: int, rows: int, limit: int) -> LinkState:
@@ -198,12 +226,15 @@ def check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise BadInput(f"{url!r} is not an address: {error}", hint=hint) from None
+    except ValueError:
+        # Nor what was wrong in it: that is a part of it.
+        raise BadInput(f"{shown_address(url)} is not an address", hint=hint) from None
     if not host or not port or _more_than_a_place(parts) or not url.isprintable():
-        raise BadInput(f"{url!r} is not the address of a node", hint=hint)
+        raise BadInput(f"{shown_address(url)} is not the address of a node", hint=hint)
     if parts.scheme != "https":
-        raise BadInput(f"a link to {url!r} would be open to everybody on the way", hint=hint)
+        raise BadInput(
+            f"a link to {shown_address(url)} would be open to everybody on the way", hint=hint
+        )
     return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 

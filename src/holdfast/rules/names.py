@@ -41,6 +41,33 @@ def check_peer(peer: str) -> str:
     return peer
 
 
+def meant_peer(peer: str) -> str:
+    """A name as somebody typed it, in the spelling in which names are stored: some systems write
+    `é` as two characters. For looking it up: nothing is checked.
+    """
+    if isinstance(peer, str) and not peer.isascii():
+        return unicodedata.normalize("NFC", peer)
+    return peer
+
+
+def named_peer(peer: str) -> str:
+    """The peer id that a caller names so. What comes from other nodes is checked by `check_peer`:
+    there another spelling is another name, and refused.
+    """
+    return check_peer(meant_peer(peer))
+
+
+def scope_owner(scope: str, own: str) -> str | None:
+    """The owner that a scope names, for this peer; None if it names all owners."""
+    if scope == "self":
+        return own
+    if scope == "all":
+        return None
+    if scope.startswith("peer:"):
+        return named_peer(scope.removeprefix("peer:"))
+    raise BadInput(f"scope {scope!r} is not known", hint="use self, all or peer:<id>")
+
+
 @lru_cache(maxsize=256)
 def _is_slug(text: str) -> bool:
     # Cached, because a node has few meshes and checks the name with every envelope.

@@ -9,6 +9,8 @@ in it: the caller's `meta`, the base that the writer had seen, and the origin's 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.bodies import (
     NOTHING,
@@ -23,9 +25,10 @@ from holdfast.rules.bodies import (
     VectorStore,
     encode_body,
     family_of,
+    version_of_body,
 )
 from holdfast.rules.data_classes import data_class_of, write_class_of
-from holdfast.rules.envelope import UNCOUNTED, Envelope, encode
+from holdfast.rules.envelope import UNCOUNTED, VERSION, Envelope, encode
 from holdfast.rules.fingerprint import fingerprint
 from holdfast.rules.order import Version
 from holdfast.rules.rows import (
@@ -47,8 +50,13 @@ def rebuild_envelope(
     """
     op, entity, owner, body = _change_of(row, model)
     encoded = NOTHING if body is None else encode_body(body)
-    found = fingerprint(kind=op, ref=entity, body=encoded) if first is None else first
-    return _envelope(row.mesh, op, entity, owner, row.version, row.updated_at, found, encoded)
+    asked = encoded
+    if isinstance(body, MemorySet | FileShare) and body.created_at:
+        asked = encode_body(replace(body, created_at=0))  # nobody asks for that
+    found = fingerprint(kind=op, ref=entity, body=asked) if first is None else first
+    version = VERSION if body is None else version_of_body(body)
+    at = row.updated_at
+    return _envelope(row.mesh, op, entity, owner, row.version, at, found, encoded, version)
 
 
 def rebuild_turn(event: TaskEventRow, first: bytes | None) -> bytes:
@@ -93,12 +101,12 @@ def _change_of(row: VersionedRow, model: ModelRow | None) -> tuple[str, str, str
         return (
             ("memory.forget", row.key, row.owner, None)
             if row.tombstone
-            else ("memory.set", row.key, row.owner, MemorySet(row.value, row.tags))
+            else ("memory.set", row.key, row.owner, MemorySet(row.value, row.tags, row.created_at))
         )
     if isinstance(row, FileRow):
         if row.tombstone:
             return "file.delete", row.path, row.owner, None
-        share = FileShare(bytes.fromhex(row.sha256), row.size, row.content)
+        share = FileShare(bytes.fromhex(row.sha256), row.size, row.content, row.created_at)
         return "file.share", row.path, row.owner, share
     assert isinstance(row, VectorRow)
     if row.tombstone:
@@ -126,9 +134,11 @@ def _envelope(
     created_at: int,
     first: bytes,
     body: bytes,
+    envelope_version: str = VERSION,
 ) -> bytes:
     return encode(
         Envelope(
+            version=envelope_version,
             id=version.id,
             mesh=mesh,
             op=op,

@@ -95,6 +95,17 @@ def is_too_old(
     return not deletes and not replaces_live and lamport <= max(floor, buried)
 
 
+def is_forgotten_task(task: str, *, buried: bool, floor: str) -> bool:
+    """Whether an unknown task may be one that ended and was forgotten: a turn on it, of whatever
+    stamp, could bring it back. What has ended stays so, hence no stamp is new enough.
+
+    `buried` says that its name is remembered. Names begin with the time of the creation, so the
+    oldest are forgotten first: up to `floor` nobody knows. A name that was computed tells no time;
+    none of those is ever forgotten.
+    """
+    return buried or (task[14:15] == "7" and task <= floor)
+
+
 def outbox_max_age_hours(
     mode: DedupeMode, dedupe_retention_days: int | None, override_hours: int | None = None
 ) -> int:

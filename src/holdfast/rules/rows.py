@@ -12,10 +12,11 @@ import msgspec
 
 from holdfast.rules.filters import Filter
 from holdfast.rules.order import Version
+from holdfast.rules.shown import Shown
 from holdfast.rules.tasks import TaskStanding, TaskStatus, Turn
 
 
-class VersionedRow(msgspec.Struct, frozen=True, kw_only=True):
+class VersionedRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """The base of rows that carry the version of the change that made them."""
 
     mesh: str
@@ -45,6 +46,8 @@ class MemoryRow(VersionedRow, frozen=True, kw_only=True):
     key: str
     value: bytes
     tags: tuple[str, ...] = ()
+    created_at: int = 0
+    """When the first version was written; 0 if this one is the first."""
 
 
 class FileRow(VersionedRow, frozen=True, kw_only=True):
@@ -56,6 +59,8 @@ class FileRow(VersionedRow, frozen=True, kw_only=True):
     size: int
     content: bytes | None = None
     """The content itself below the inline limit; None where a blob holds it."""
+    created_at: int = 0
+    """When the first version was written; 0 if this one is the first."""
 
     @property
     def in_blob(self) -> bool:
@@ -74,7 +79,7 @@ class VectorRow(VersionedRow, frozen=True, kw_only=True):
     live: bool = True
 
 
-class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A registered embedding model."""
 
     id: str
@@ -88,7 +93,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     last_read_at: int | None = None
 
 
-class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A task as it stands; `last` is the highest version folded into it."""
 
     mesh: str
@@ -113,7 +118,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.holder.peer if self.holder and self.status is not TaskStatus.OPEN else None
 
 
-class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
+class TaskEventRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One turn on a task with what it came to (so far: an older turn may still arrive)."""
 
     mesh: str
@@ -154,7 +159,7 @@ class TaskEventRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
+class MeshRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A mesh that this node takes part in."""
 
     slug: str
@@ -190,7 +195,7 @@ class MeshRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind != "personal"
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(Shown, msgspec.Struct, frozen=True, gc=False):
     """One entry of the log."""
 
     offset: int
@@ -334,7 +339,7 @@ class SweptRow(NamedTuple):
     """False: a vector that a newer one had replaced."""
 
 
-class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
+class ConflictRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Something that a merge discarded."""
 
     number: int = 0
@@ -357,7 +362,30 @@ class ConflictRow(msgspec.Struct, frozen=True, kw_only=True):
     resolution: str | None = None
 
 
-class WarningRow(msgspec.Struct, frozen=True, kw_only=True):
+class EndedMesh(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a mesh that was deleted in this home."""
+
+    mesh: str
+    lamport: int
+    """Its clock then: it goes on from there if the mesh is made or joined again."""
+    seq: int
+    """How many envelopes this node had written to it; these numbers are not given again."""
+    epoch: int
+    """Of our log, in which they were counted."""
+    head: int
+    """The end of our log then. Ids that were truncated up to there are of the former mesh."""
+    begun_at: int
+    ended_at: int | None = None
+    """None while its rows are removed."""
+    dropped: int = 0
+    """Envelopes that came for it afterwards."""
+
+    def was_ours(self, epoch: int, seq: int) -> bool:
+        """Whether an envelope in our own name, which is not here, may be one that went with it."""
+        return epoch <= self.epoch and seq <= self.seq
+
+
+class WarningRow(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Something that the library reports to this node's user, once."""
 
     mesh: str
@@ -374,6 +402,15 @@ class PeerRow(msgspec.Struct, frozen=True, kw_only=True):
     peer: str
     last_seen_at: int
     last_lamport: int
+
+
+class BlockedPeer(Shown, msgspec.Struct, frozen=True, kw_only=True):
+    """A peer whose messages this node does not want."""
+
+    peer: str
+    since: int
+    dropped: int = 0
+    """How many of its messages were dropped at the door."""
 
 
 class BlobRow(msgspec.Struct, frozen=True, kw_only=True):

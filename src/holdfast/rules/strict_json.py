@@ -39,7 +39,10 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return found
     keys = sorted(key for key, _ in pairs)
     twice = next(one for one, other in pairwise(keys) if one == other)
-    raise BadInput(f"the key {twice[:_KEY_CHARS_SHOWN]!r} stands twice in one object")
+    raise BadInput(
+        f"the key {twice[:_KEY_CHARS_SHOWN]!r} stands twice in one object",
+        hint="give each key one value",
+    )
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -1,9 +1,18 @@
 """Embedding models and the vectors they make.
 
 Vectors compare only within one model, so the model's identity is part of where they are kept: its
-fingerprint names the table. A vector travels and is stored as packed bytes, float32 and
-little-endian; packing refuses what could not be compared later (a wrong dimension, NaN, infinity,
-a length whose square leaves float32).
+fingerprint names the table. A vector travels and is stored as packed bytes; packing refuses what
+could not be compared later: a wrong dimension, NaN, infinity, a length whose square leaves float32.
+
+How the numbers are kept, the **quantization**, is a part of the model too:
+
+    float32   four bytes each, little-endian           nearness is the Euclidean distance
+    int8      one byte each, -128 to 127               the same
+    binary    one bit each, the first highest in its   how many bits differ
+              byte; the dimension is a multiple of 8
+
+Nothing is converted: a provider that gives int8 or bits is stored as it gives them, and a query is
+of the same kind.
 """
 
 from __future__ import annotations
@@ -17,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from holdfast.rules.errors import BadVector, OverLimit
 from holdfast.rules.limits import (
@@ -27,7 +36,10 @@ from holdfast.rules.limits import (
     VECTOR_NORM_MAX,
 )
 
+Quantization = Literal["float32", "int8", "binary"]
+QUANTIZATIONS: Final = get_args(Quantization)
 FLOAT_BYTES: Final = 4
+BYTE_BITS: Final = 8
 _TABLE: Final = re.compile(r"vectors_[0-9a-f]{16}")
 _NO_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters and halves of surrogate pairs."""
@@ -58,11 +70,21 @@ class Model:
             raise BadVector(f"the model's dim is {type(self.dim).__name__}, not an integer")
         if not 1 <= self.dim <= VECTOR_DIM_MAX:
             raise BadVector(f"the model's dim {self.dim} is not between 1 and {VECTOR_DIM_MAX}")
-        if self.quantization != "float32":
+        if self.quantization not in QUANTIZATIONS:
             raise BadVector(
                 f"the model's quantization is {self.quantization!r}",
-                hint="only float32 is kept; convert int8 or binary embeddings to floats",
+                hint=f"use one of: {', '.join(QUANTIZATIONS)}",
             )
+        if self.quantization == "binary" and self.dim % BYTE_BITS:
+            raise BadVector(
+                f"the model's dim {self.dim} is no multiple of {BYTE_BITS}, as bits fill bytes",
+                hint="dim counts bits, not bytes",
+            )
+
+    @property
+    def packed_bytes(self) -> int:
+        """The size of a vector."""
+        return packed_bytes(self.dim, self.quantization)
 
     @property
     def fingerprint(self) -> str:
@@ -111,33 +133,62 @@ def table_name(fingerprint: str) -> str:
 # --- packed vectors ----------------------------------------------------------------------------
 
 
-def pack(embedding: Iterable[float] | memoryview | bytes | bytearray, dim: int) -> bytes:
-    """The embedding as stored: little-endian float32.
+def packed_bytes(dim: int, quantization: str) -> int:
+    if quantization == "binary":
+        return dim // BYTE_BITS
+    return dim if quantization == "int8" else dim * FLOAT_BYTES
 
-    Takes any sequence of numbers. What offers its memory (array, NumPy) is read in one go, and
-    bytes are taken as packed already.
+
+def shown_dim(embedding: Any, quantization: str) -> int:
+    """The dimension that an embedding shows by its length, packed or as numbers."""
+    if not isinstance(embedding, bytes):
+        return len(embedding)
+    if quantization == "binary":
+        return len(embedding) * BYTE_BITS
+    return len(embedding) // (1 if quantization == "int8" else FLOAT_BYTES)
+
+
+def pack(
+    embedding: Iterable[float] | memoryview | bytes | bytearray,
+    dim: int,
+    quantization: str = "float32",
+) -> bytes:
+    """The embedding as stored: little-endian float32, bytes, or bits.
+
+    Takes any sequence of numbers: as many as the model has dimensions; for bits, zeros and ones.
+    What offers its memory (array, NumPy) is read in one go, and bytes are taken as packed already.
     """
     if isinstance(embedding, bytes | bytearray) or (
         isinstance(embedding, memoryview) and embedding.format == "B"
     ):
         packed = bytes(embedding)
-    else:
+    elif quantization == "float32":
         packed = _packed(_numbers(embedding), dim)
-    check_packed(packed, dim)
+    else:
+        packed = _packed_whole(embedding, dim, quantization)
+    check_packed(packed, dim, quantization)
     return packed
 
 
-def unpack(packed: bytes) -> list[float]:
+def unpack(packed: bytes, quantization: str = "float32") -> list[float] | list[int]:
+    if quantization == "binary":
+        bits = int.from_bytes(packed)
+        return [int(bit) for bit in f"{bits:0{len(packed) * BYTE_BITS}b}"] if packed else []
+    if quantization == "int8":
+        return array("b", packed).tolist()
     return _floats(packed).tolist()
 
 
-def check_packed(packed: bytes, dim: int) -> None:
-    """Raises unless the bytes are a vector of this dimension that can be compared."""
-    if len(packed) != dim * FLOAT_BYTES:
+def check_packed(packed: bytes, dim: int, quantization: str = "float32") -> None:
+    """Raises unless the bytes are such a vector, which can be compared."""
+    size = packed_bytes(dim, quantization)
+    if len(packed) != size:
         raise BadVector(
-            f"the vector has {len(packed)} bytes; {dim} dimensions take {dim * FLOAT_BYTES}",
+            f"the vector has {len(packed)} bytes; {dim} dimensions of {quantization} take {size}",
             hint="the embedding comes from another model, or the model's dim is wrong",
         )
+    if quantization != "float32":
+        return  # every byte means something
     length = math.hypot(*_floats(packed))
     # Also false for NaN, which any NaN or infinity among the numbers leads to.
     if not length <= VECTOR_NORM_MAX:
@@ -150,8 +201,12 @@ def check_limit(limit: int) -> None:
         raise OverLimit(f"limit {limit} is not between 1 and {SEARCH_LIMIT_MAX}")
 
 
-def distance(one: bytes, other: bytes) -> float:
-    """The Euclidean distance of two packed vectors."""
+def distance(one: bytes, other: bytes, quantization: str = "float32") -> float:
+    """How far two packed vectors are apart: the Euclidean distance, or how many bits differ."""
+    if quantization == "binary":
+        return float((int.from_bytes(one) ^ int.from_bytes(other)).bit_count())
+    if quantization == "int8":
+        return math.dist(array("b", one), array("b", other))
     return math.dist(_floats(one), _floats(other))
 
 
@@ -164,14 +219,52 @@ def _floats(packed: bytes) -> array[float]:
 
 
 def _packed(values: array[float], dim: int) -> bytes:
-    if len(values) != dim:
-        raise BadVector(
-            f"the embedding has {len(values)} numbers; the model has {dim} dimensions",
-            hint="the embedding comes from another model, or the model's dim is wrong",
-        )
+    _check_count(len(values), dim)
     if _SWAPPED:
         values.byteswap()
     return values.tobytes()
+
+
+def _check_count(count: int, dim: int) -> None:
+    if count != dim:
+        raise BadVector(
+            f"the embedding has {count} numbers; the model has {dim} dimensions",
+            hint="the embedding comes from another model, or the model's dim is wrong",
+        )
+
+
+def _packed_whole(embedding: Any, dim: int, quantization: str) -> bytes:
+    """Whole numbers as bytes, or zeros and ones as bits."""
+    values = _whole_numbers(embedding)
+    _check_count(len(values), dim)
+    lowest, highest = (0, 1) if quantization == "binary" else (-128, 127)
+    if min(values) < lowest or max(values) > highest:
+        raise BadVector(
+            f"a vector of {quantization} holds whole numbers from {lowest} to {highest}, and "
+            "this one holds others",
+            hint="the embedding is of another quantization; nothing is converted here",
+        )
+    if quantization == "int8":
+        return array("b", values).tobytes()
+    return int("".join(map(str, values)), 2).to_bytes(dim // BYTE_BITS)
+
+
+def _whole_numbers(embedding: Any) -> list[int]:
+    """Also as floats without a fraction, as JSON and NumPy may have them, and as true and false."""
+    values = embedding.tolist() if hasattr(embedding, "tolist") else embedding
+    try:
+        listed = list(values)
+    except TypeError:
+        raise BadVector(
+            f"the embedding is {type(embedding).__name__}, not a sequence of numbers"
+        ) from None
+    try:
+        whole = [int(value) for value in listed]
+    except (TypeError, ValueError, OverflowError):
+        raise BadVector("the embedding does not hold whole numbers only") from None
+    if whole != listed:
+        raise BadVector("the embedding does not hold whole numbers only")
+    return whole
 
 
 def _numbers(embedding: Any) -> array[float]:

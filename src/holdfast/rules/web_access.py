@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.rules.errors import BadInput, HostNotAllowed, NotAllowed, OriginNotAllowed
+from holdfast.rules.shown_address import shown_address
 
 
 class WebAccess(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ def web_access(hosts: Sequence[str], origins: Sequence[str]) -> WebAccess:
             written = ""
         if not origin or origin != written or origin != origin.lower() or "@" in origin:
             raise BadInput(
-                f"{origin!r} is no origin of a web page",
+                f"{shown_address(origin)} is no origin of a web page",
                 hint="write it as browsers do: https://board.example or http://localhost:3000",
             )
     return WebAccess(frozenset(hosts), frozenset(origins))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from holdfast.rules.errors import HoldfastError
 from holdfast.service.address import ListenAddress
 from holdfast.storage.files.home import HomePaths, socket_path
 from holdfast.storage.files.secrets import guard_secret, world_reads
+from holdfast.transport.http_server import Server
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.tls import certificate_digest, certificate_in, server_context
 
 log = logging.getLogger("holdfast")
+
+_LOOPBACK: Final = "127.0.0.1"
+_PORTS_FROM: Final = 49_152
+_PORTS_UPTO: Final = 65_536
+"""Ports that are nobody's."""
 
 
 class ListenSettings(Protocol):
@@ -71,6 +79,21 @@ def bind_listeners(
         digest = certificate_digest(cert)
         keep(tcp_listener(*settings.listen_address, server_context(cert, key)))
     return listeners, digest
+
+
+async def open_loopback(server: Server, root: Path) -> None:
+    """Lets a service listen on loopback too, if it does not yet: for a browser of this machine. It
+    is the same port each time, so that what is open in a browser goes on after a restart.
+    """
+    if any(listener.kind == "tcp" for listener in server.listeners):
+        return
+    digest = hashlib.sha256(str(root).encode(errors="surrogateescape")).digest()
+    port = _PORTS_FROM + int.from_bytes(digest[:4], "big") % (_PORTS_UPTO - _PORTS_FROM)
+    try:
+        listener = tcp_listener(_LOOPBACK, port)
+    except HoldfastError:
+        listener = tcp_listener(_LOOPBACK, 0)  # somebody else has it
+    await server.add(listener)
 
 
 def _guard_key(key: Path, *, own: bool) -> None:

@@ -188,8 +188,10 @@ class _Unit(Generic[S]):
         if not isinstance(error, HoldfastError):
             log.error("%s met a fault of Holdfast", name, exc_info=error)
         elif unit.attempts == 0 or last is None or last.code != error.code:
-            then = "it is tried again" if plan.delay_ms is not None else "it waits for you"
-            log.warning("%s is %s: %s; %s (%s)", name, plan.state, error.message, then, error.hint)
+            # Nothing of another try: a command that tells this may have ended before it.
+            then = "" if plan.delay_ms is not None else "; it waits for you"
+            hint = f" ({error.hint})" if error.hint else ""
+            log.warning("%s is %s: %s%s%s", name, plan.state, error.message, then, hint)
 
 
 class ThreadUnit(_Unit[S]):

@@ -59,12 +59,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'holdfast.simulate' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # checkers see plain imports, and know a name that does not exist
 
-    return getattr(import_module(f"holdfast.simulate.{_WHERE[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module 'holdfast.simulate' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"holdfast.simulate.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -24,32 +24,35 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from time import monotonic
-from typing import Final, Protocol
 from weakref import ref
 
 from holdfast.rules.errors import ProcessForked
 from holdfast.rules.limits import FORK_WAIT_MS_MAX
 from holdfast.storage.owned_lock import owned_lock
 
+TYPE_CHECKING = False  # type checkers know the name; importing typing costs the cold path
+if TYPE_CHECKING:
+    from typing import Final, Protocol
+
+    class Inheritable(Protocol):
+        """Something that a forked child must not use."""
+
+        def still(self, until: float) -> bool:
+            """Brings its work to a stop. False if that took longer than until this time of the
+            monotonic clock.
+            """
+
+        def go_on(self) -> None:
+            """In the parent, after `still`, whatever that returned."""
+
+        def disown(self) -> Iterable[object]:
+            """In the child, after `still`: refuses every call from now on, and takes no lock that
+            another thread may have held. Returns what must never be freed.
+            """
+
+
 FileId = tuple[int, int]
 """Device and inode: what SQLite knows a file by."""
-
-
-class Inheritable(Protocol):
-    """Something that a forked child must not use."""
-
-    def still(self, until: float) -> bool:
-        """Brings its work to a stop. False if that took longer than until this time of the
-        monotonic clock.
-        """
-
-    def go_on(self) -> None:
-        """In the parent, after `still`, whatever that returned."""
-
-    def disown(self) -> Iterable[object]:
-        """In the child, after `still`: refuses every call from now on, and takes no lock that
-        another thread may have held. Returns what must never be freed.
-        """
 
 
 _watched: Final[dict[int, ref[Inheritable]]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.rows import InboxRow
 
@@ -22,6 +23,9 @@ class InboxReader(Protocol):
         """Rows with number > after, by number. With a match that narrows, only among the next
         INBOX_SCAN_ROWS numbers; its words are not looked at.
         """
+
+    def inbox_ids_within(self, span: IdSpan, limit: int) -> list[bytes]:
+        """Ids of messages that lie in a span, in order."""
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         """Messages that no hook was run for, by number."""

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.order import Version
 from holdfast.rules.recorded import ClockTurn
@@ -45,10 +46,12 @@ from holdfast.rules.rows import (
 )
 from holdfast.rules.vectors import Model
 from holdfast.storage.audit_port import AuditReader, AuditWriter
+from holdfast.storage.blocked_port import BlockedReader, BlockedWriter
 from holdfast.storage.broker_position_port import BrokerPositionReader, BrokerPositionWriter
 from holdfast.storage.bus_port import BusReader, BusSweeper
 from holdfast.storage.inbox_port import InboxReader, InboxWriter
 from holdfast.storage.membership_port import MembershipReader, MembershipWriter
+from holdfast.storage.mesh_end_port import MeshEndReader, MeshEndWriter
 from holdfast.storage.quorum_state_port import QuorumStateReader, QuorumStateWriter
 from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
@@ -73,7 +76,7 @@ class MeshReader(Protocol):
 
 class MeshWriter(MeshReader, Protocol):
     def set_peer_name(self, name: str) -> None: ...
-    def mesh_add(self, row: MeshRow) -> None: ...
+    def mesh_add(self, row: MeshRow) -> None: ...  # of one that was deleted the clock goes on
     def mesh_change(self, row: MeshRow) -> None:
         """Changes every column but the clocks: lamport, seq and what was forgotten. UnknownMesh if
         there is no such mesh.
@@ -109,7 +112,7 @@ class MeshWriter(MeshReader, Protocol):
 
     def peer_seen(self, row: PeerRow) -> None: ...
     def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
-        """Takes the place of all members that were known of this mesh."""
+        """Takes the place of all that were known of this mesh."""
 
 
 class LogReader(Protocol):
@@ -303,8 +306,17 @@ class VectorReader(Protocol):
         """Rows by row number."""
 
     def vector_search(
-        self, mesh: str, model: Model, packed: bytes, limit: int, *, exact: bool
-    ) -> list[tuple[VectorRow, float]]: ...
+        self,
+        mesh: str,
+        model: Model,
+        packed: bytes,
+        limit: int,
+        *,
+        exact: bool,
+        owner: str | None = None,
+    ) -> list[tuple[VectorRow, float]]:
+        """The nearest live vectors of the mesh, or of one owner there."""
+
     def model_list(self) -> list[ModelRow]: ...
 
 
@@ -409,6 +421,9 @@ class OutboxReader(Protocol):
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         """In every lane, by number."""
 
+    def outbox_ids_within(self, lane: str | None, span: IdSpan, limit: int) -> list[bytes]:
+        """Ids that lie in a span, each once, in order."""
+
     def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
@@ -478,6 +493,8 @@ class OutboxWriter(OutboxReader, Protocol):
 
 class Reader(
     MeshReader,
+    BlockedReader,
+    MeshEndReader,
     LogReader,
     FamilyReader,
     VectorReader,
@@ -500,6 +517,8 @@ class Reader(
 
 class Transaction(
     MeshWriter,
+    BlockedWriter,
+    MeshEndWriter,
     LogWriter,
     LogSealer,
     FamilyWriter,

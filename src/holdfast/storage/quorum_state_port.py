@@ -30,6 +30,9 @@ class EntityReader(Protocol):
     def entity_many(self, mesh: str, keys: Sequence[EntityKey]) -> dict[EntityKey, EntityRow]:
         """Those of these that ever were."""
 
+    def entity_revision_many(self, mesh: str, keys: Sequence[EntityKey]) -> dict[EntityKey, int]:
+        """At which revision each of these stands, of those that ever were."""
+
     def entity_list(
         self, mesh: str, type: str, after: str, limit: int, *, live_only: bool = True
     ) -> list[EntityRow]:
@@ -87,6 +90,11 @@ class CommitReader(Protocol):
 
     def intents_known(self, mesh: str, ids: Sequence[bytes]) -> dict[bytes, IntentRecord]:
         """Those of these intents that were committed or given up."""
+
+    def intents_are_new(self, mesh: str, ids: Sequence[bytes]) -> bool:
+        """Whether none of these intents, of which there is one at least, was committed or given up.
+        One look tells, if all are newer than what was; so it may say False of new ones too.
+        """
 
     def lease_get(self, mesh: str, name: str) -> LeaseRow | None:
         """None: nobody holds it."""

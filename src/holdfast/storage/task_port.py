@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.order import Version
 from holdfast.rules.rows import TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
+
+
+class ForgottenTask(NamedTuple):
+    """A task that was removed after its end."""
+
+    lamport: int
+    """Its highest stamp."""
+    offset: int
+    """The place of the last thing that came of it."""
 
 
 class TaskReader(Protocol):
@@ -21,6 +31,9 @@ class TaskReader(Protocol):
         known_only: bool = True,
     ) -> list[TaskRow]:
         """By task; without `known_only` also those whose creation has not arrived."""
+
+    def task_ids_within(self, mesh: str, span: IdSpan, limit: int) -> list[str]:
+        """Tasks whose ids lie in a span, in order, but for those whose creation has not arrived."""
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         """In the order in which they were folded: by stamp, and then those that a quorum has
@@ -53,6 +66,9 @@ class TaskReader(Protocol):
     def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
         """The first creation of the task."""
 
+    def task_forgotten(self, mesh: str, task: str) -> bool:
+        """Whether a task that is not here may have ended and been forgotten."""
+
     def task_lacks_standings(self, mesh: str, task: str) -> bool:
         """Whether one of its turns was stored before turns had standings."""
 
@@ -61,3 +77,11 @@ class TaskWriter(TaskReader, Protocol):
     def task_put(self, row: TaskRow) -> None: ...
     def task_event_put(self, row: TaskEventRow) -> None:
         """Adds a turn, or changes the outcome of one that is there."""
+
+    def tasks_forget(
+        self, mesh: str, below_offset: int, most: int, names_max: int
+    ) -> list[ForgottenTask]:
+        """Removes tasks that have ended, with their turns, and of which the last thing came below
+        an offset: about `most` rows, the oldest first. Their names are remembered; of more than
+        `names_max` the oldest are not.
+        """

@@ -33,6 +33,19 @@ async def call_daemon(
     what the daemon is asked for. NoDaemon if it is gone.
     """
     client = Client(address, read_ms=LINK_READ_MS_MAX + wait_ms)
+    return await call_through(client, method, path, asked, kind, holds=holds)
+
+
+async def call_through(
+    client: Client,
+    method: str,
+    path: str,
+    asked: msgspec.Struct | None,
+    kind: type[T],
+    *,
+    holds: str,
+) -> T:
+    """The same through a client for this one call."""
     body = None if asked is None else msgspec.json.encode(asked)
 
     def work() -> T:

@@ -45,6 +45,7 @@ class MemberConnections:
         """Whoever posts has acquired it: the time of a call begins when there is room for it."""
         self._idle: list[HttpStream] = []
         self._all: set[HttpStream] = set()
+        self._is_closed = False
 
     async def post(
         self,
@@ -80,7 +81,8 @@ class MemberConnections:
             self._end(self._idle.pop())
 
     async def close(self) -> None:
-        """Ends whatever is under way."""
+        """Ends whatever is under way, for good."""
+        self._is_closed = True
         ending = list(self._all)
         for stream in ending:
             self._end(stream)
@@ -135,6 +137,9 @@ class MemberConnections:
                 hint="name its authority in the etcd address: ca=FILE",
             ) from None
         self._all.add(stream)
+        if self._is_closed:  # while it was made
+            self._end(stream)
+            raise ConnectionAbortedError("its connections were closed")
         return stream
 
     def _put_back(self, stream: HttpStream) -> None:

@@ -149,10 +149,12 @@ class Client:
         body: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         read_ms: int | None = None,
+        begin_ms: int | None = None,
         gzip: bool = False,
         pin: bytes | None = None,
     ) -> Generator[bytes, None, None]:
-        """The body piece by piece, as it arrives; `read_ms` is for each wait.
+        """The body piece by piece, as it arrives; `read_ms` is for each wait, `begin_ms` for the
+        head of the answer if that is another time.
 
         The request is sent when the caller asks for the first piece. A stream that ends too early
         raises.
@@ -160,7 +162,8 @@ class Client:
         request = self._request(method, path, body, headers, gzip=gzip)
         patience_ms = read_ms or self._read_ms
         with self._turn:
-            line, response = self._send(request, method, patience_ms, _PIECE_BYTES, pin=pin)
+            begin_ms = begin_ms or patience_ms
+            line, response = self._send(request, method, begin_ms, _PIECE_BYTES, pin=pin)
             whole = False
             try:
                 with self._settling():
@@ -344,6 +347,12 @@ class Client:
             return Unreachable(f"the call to {self.address} was broken off")
         if isinstance(error, ssl.SSLError) and not isinstance(error, _CUTS):
             reason = reason_of(error)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                return BadAnswer(
+                    f"{self.address} shows a certificate that is not trusted: {reason}",
+                    hint="name a file with the one to trust (ca): a daemon's own is tls.crt in its "
+                    "home",
+                )
             return BadAnswer(f"{self.address} does not speak TLS as a node does: {reason}")
         if isinstance(error, OSError | IncompleteRead):
             return Unreachable(f"{self.address} does not answer: {reason_of(error)}")

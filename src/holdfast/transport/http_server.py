@@ -47,26 +47,35 @@ class Server:
         """
         self.listeners = listeners
         share = _connections_max(most or limits.CONNECTIONS_MAX) // max(1, len(listeners))
-        self._uvicorns = [
-            _Uvicorn(
+
+        def behind(listener: Listener) -> _Uvicorn:
+            return _Uvicorn(
                 *(_config(app, listener), share, listener.kind),
                 *(lines or {}, quick, web or WebAccess()),
             )
-            for listener in listeners
-        ]
+
+        self._behind = behind
+        self._uvicorns = [behind(listener) for listener in listeners]
         self._tasks: list[asyncio.Task[None]] = []
+        self._added: list[Listener] = []
 
     async def start(self) -> None:
         """Starts serving; returns when every listener accepts calls."""
         for server, listener in zip(self._uvicorns, self.listeners, strict=True):
             self._tasks.append(asyncio.create_task(server.serve(sockets=[listener.socket])))
         for server, task in zip(self._uvicorns, self._tasks, strict=True):
-            await asyncio.wait(
-                {task, asyncio.ensure_future(server.up.wait())},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if task.done():
-                task.result()
+            await _until_up(server, task)
+
+    async def add(self, listener: Listener) -> None:
+        """One more listener; if the others serve already, it does too. The server closes it."""
+        server = self._behind(listener)
+        self._uvicorns.append(server)
+        self.listeners.append(listener)
+        self._added.append(listener)
+        if self._tasks:
+            task = asyncio.create_task(server.serve(sockets=[listener.socket]))
+            self._tasks.append(task)
+            await _until_up(server, task)
 
     @property
     def connections(self) -> int:
@@ -80,6 +89,16 @@ class Server:
         for server in self._uvicorns:
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
+        for listener in self._added:
+            listener.socket.close()
+
+
+async def _until_up(server: _Uvicorn, task: asyncio.Task[None]) -> None:
+    await asyncio.wait(
+        {task, asyncio.ensure_future(server.up.wait())}, return_when=asyncio.FIRST_COMPLETED
+    )
+    if task.done():
+        task.result()
 
 
 class _Uvicorn(uvicorn.Server):

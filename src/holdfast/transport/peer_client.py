@@ -18,6 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.protocol.commit_page import CommitsHeld, StateObject
+from holdfast.protocol.link_snapshot import LinkSnapshotPart, SnapshotPartAsked, decode_part
 from holdfast.protocol.log_wire import (
     JSON,
     MSGPACK,
@@ -43,6 +44,7 @@ from holdfast.rules.limits import (
     FETCH_BYTES_MAX,
     LINK_CONNECT_MS_MAX,
     LINK_READ_MS_MAX,
+    LINK_SNAPSHOT_PART_BYTES_MAX,
     MIB,
 )
 from holdfast.rules.links import compression_pays
@@ -107,6 +109,10 @@ class PeerClient:
         """Gets a new session. Every other call does this by itself when it is needed."""
         self._calls.hello()
 
+    def ping(self) -> tuple[float, float]:
+        """Milliseconds until both sides had said hello, and there and back after that."""
+        return self._calls.ping()
+
     def register(self, registration: Registration) -> int:
         """Returns the last offset of the log there."""
         found = self._post("/v1/consumers", registration).json(_Registered)
@@ -157,6 +163,13 @@ class PeerClient:
         """An object with everything that the other node has of an order."""
         path = f"/v1/commits/state?mesh={quote(mesh, safe='')}&have={have}"
         return self._calls.call("GET", path).json(StateObject)
+
+    def snapshot_part(self, asked: SnapshotPartAsked) -> LinkSnapshotPart:
+        """A part of what the tables of the other node show and its log no longer holds."""
+        answer = self._post(
+            "/v1/log/snapshot", asked, accept=MSGPACK, bytes_max=LINK_SNAPSHOT_PART_BYTES_MAX
+        )
+        return decode_part(answer.msgpack())
 
     def retire(self, consumer: str) -> None:
         self._calls.call("DELETE", f"/v1/consumers/{quote(consumer, safe='')}")

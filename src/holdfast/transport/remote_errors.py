@@ -11,6 +11,7 @@ cannot be printed is taken out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -18,8 +19,20 @@ import msgspec
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.log_wire import JSON, MSGPACK
 from holdfast.rules import errors
-from holdfast.rules.errors import BadAnswer, EpochChanged, HoldfastError, Truncated, Unreachable
-from holdfast.rules.limits import LAMPORT_MAX
+from holdfast.rules.errors import (
+    AlreadyExists,
+    BadAnswer,
+    BadInput,
+    EpochChanged,
+    HoldfastError,
+    StampMoved,
+    Truncated,
+    Unreachable,
+)
+from holdfast.rules.expected import read_expect
+from holdfast.rules.limits import FREE_NAMES_MAX, LAMPORT_MAX
+from holdfast.rules.names import check_mesh
+from holdfast.rules.order import Stamp
 
 T = TypeVar("T")
 
@@ -101,10 +114,30 @@ def error_of(status: int, kind: str, body: bytes, who: str) -> HoldfastError:
         return Truncated(message, first_available=detail.first_available, hint=hint)
     if detail.code == EpochChanged.code and detail.epoch is not None:
         return EpochChanged(message, epoch=detail.epoch, hint=hint)
+    if detail.code == AlreadyExists.code:
+        return AlreadyExists(message, free=_names(detail.free), hint=hint)
+    if detail.code == StampMoved.code:
+        return StampMoved(message, present=_stamp(detail.present), hint=hint)
     known = _BY_CODE.get(detail.code) or _FAMILIES.get(status)
     if known is None or issubclass(known, Truncated | EpochChanged):
         return BadAnswer(f"{who} answers {status} {clean(detail.code)!r}: {message}", hint=hint)
     return known(message, hint=hint)
+
+
+def _names(given: tuple[str, ...]) -> tuple[str, ...]:
+    """They go into a command that is offered: a stranger may write anything."""
+    found = []
+    for name in given[:FREE_NAMES_MAX]:
+        with suppress(HoldfastError):
+            found.append(check_mesh(name))
+    return tuple(found)
+
+
+def _stamp(text: str | None) -> Stamp | None:
+    try:
+        return None if text is None else read_expect(text)
+    except BadInput:
+        return None  # a stranger may write anything; the message says it too
 
 
 def _is_possible(detail: ErrorDetail) -> bool:

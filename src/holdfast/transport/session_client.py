@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any, Final
 
 from holdfast.protocol.log_wire import JSON
@@ -56,6 +57,16 @@ class SessionClient:
         """Gets a new session. Every call does this by itself when it is needed."""
         if self._fixed is None:
             self._renew(self._session)
+
+    def ping(self) -> tuple[float, float]:
+        """Milliseconds until the connection stood and both keys were proved, and there and back on
+        it by a call that asks for nothing.
+        """
+        begun = perf_counter()
+        self.hello()
+        greeted = perf_counter()
+        self.call("GET", "/v1/version")
+        return (greeted - begun) * 1000, (perf_counter() - greeted) * 1000
 
     def session(self) -> ClientSession:
         return self._fixed or self._session or self._renew(None)

@@ -146,6 +146,24 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
+def trusting_context(ca: str | Path) -> ssl.SSLContext:
+    """Accepts what the certificates in a file vouch for. A file without any of an authority is that
+    of a node itself: then exactly this certificate is accepted, by whatever address it is reached.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(
+            f"{ca} holds no certificates: {reason}",
+            hint="take tls.crt from the home of the daemon, or what an authority gave you",
+        ) from None
+    if context.cert_store_stats()["x509_ca"] == 0:
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
 _PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = "-----END CERTIFICATE-----"
 

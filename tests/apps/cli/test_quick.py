@@ -1,4 +1,6 @@
-"""The quick path of `state get` and `memory get`: the same answers, at a fraction of the cost."""
+"""The quick path of `state get`, `memory get` and `state list`: the same answers, at a fraction of
+the cost.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.apps.cli import output, quick, tables
+from holdfast.rules.limits import QUICK_LIST_CHARS_MAX, QUICK_LIST_ROWS_MAX
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite import quick_read as quick_sql
@@ -26,6 +29,15 @@ NOT_NEEDED = (
     *("inspect", "logging", "threading", "tempfile", "subprocess", "datetime", "platformdirs"),
     *("uuid_utils", "sqlite_vec", "rfc8785", "importlib.resources", "pyspark", "starlette"),
     *("holdfast.node", "holdfast.apps.cli.app", "holdfast.storage.files.home"),
+)
+
+FOR_HARD_VALUES = ("typing", "json", "re", "enum")
+"""What a simple text takes no part of, and what costs as much as all the rest."""
+LIST_MODULES_MAX = 22
+SET_MODULES_MAX = 236
+NOT_FOR_WRITING = (
+    *("asyncio", "nacl", "ssl", "csv", "tempfile", "subprocess", "importlib.resources"),
+    *("holdfast.storage.memory.store", "holdfast.node.log.serve"),
 )
 
 
@@ -74,6 +86,55 @@ def test_U2_both_paths_print_the_same_bytes(cli: Cli, taken: list[bool], family:
                 assert found.json["value"] == value
     assert all(taken[: 4 * len(VALUES)])
     assert both(cli, "memory", "get", "tagged", "--json").json["tags"] == ["a", "ż"]
+
+
+LISTS = ((), ("--json",), ("--limit", "3"), ("--limit=3", "--json"), ("--limit", "500"))
+
+
+def test_U2_both_paths_print_the_same_list(cli: Cli, taken: list[bool]) -> None:
+    assert both(cli, "state", "list").err == "team has no state here\n"
+    assert both(cli, "state", "list", "--json").json == []
+    with holdfast.open(cli.home) as node:
+        state = node.mesh("team").state
+        for number, value in enumerate([*VALUES, ["a", "b"], {"lamport": 1, "peer": "ż"}]):
+            state.set(f"{'żółw' * (number % 3)} key {number}", value)
+        state.set("dead", 1)
+        state.delete("dead")
+    for more in (*LISTS, ("--mesh", "team", "--no-pager"), (f"--home={cli.home}",)):
+        found = both(cli, "state", "list", *more)
+        assert found.code == 0
+        assert "dead" not in found.out
+        cut = "--json" not in more and "3" in more
+        assert found.err == ("the first 3; there are more\n" if cut else "")
+    assert all(taken)
+    taken.clear()
+    for more in (
+        *(("--prefix", "k"), ("--limit", "0"), ("--limit", "501"), ("--limit", "x"), ("k",)),
+        *(("-o", "csv"), ("--fields", "key"), ("--since", "2h"), ("--mesh", "none"), ("--help",)),
+    ):
+        both(cli, "state", "list", *more)
+    assert not any(taken)
+    with holdfast.open(cli.home) as node:
+        node.mesh("team").state.set("z last", 1e300)
+    taken.clear()
+    for more in LISTS[:2]:
+        assert both(cli, "state", "list", *more).code == 0
+    assert not any(taken)
+
+
+@pytest.mark.parametrize("limit", ["QUICK_LIST_ROWS_MAX", "QUICK_LIST_CHARS_MAX"])
+def test_U2_a_list_beyond_its_limit_is_left_to_the_full_command(
+    cli: Cli, taken: list[bool], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    assert (QUICK_LIST_ROWS_MAX, QUICK_LIST_CHARS_MAX) == (500, 2**20)
+    with holdfast.open(cli.home) as node:
+        for number in range(4):
+            node.mesh("team").state.set(f"key {number}", 7)
+    for most, quickly in ((4, True), (3, False)):
+        taken.clear()
+        monkeypatch.setattr(quick, limit, most)
+        assert len(both(cli, "state", "list", "--json").json) == 4
+        assert taken == [quickly]
 
 
 def test_U2_a_missing_key_is_told_the_same_on_both_paths(cli: Cli, taken: list[bool]) -> None:
@@ -258,29 +319,59 @@ def test_U2_a_home_that_is_linked_into_elsewhere_is_refused_on_both_paths(
     assert both(cli, "state", "get", "k", "--json").error["code"] == "not_ours"
 
 
+def loaded_by(cli: Cli, *words: str, code: int = 0) -> set[str]:
+    """The modules that a command has imported by its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TELLS_MODULES, *words],
+        env={**os.environ, "HOLDFAST_HOME": str(cli.home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    return set(done.stderr.splitlines()[-1].split())
+
+
+_TELLS_MODULES = """
+import gc, sys
+from holdfast.apps.cli.main import main
+code = main(sys.argv[1:])
+assert gc.isenabled(), "only imports go without the collector"
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+
 def test_U2_a_quick_command_imports_next_to_nothing(cli: Cli) -> None:
     cli("state", "set", "k", "v")
     cli("memory", "set", "k", "v")
-    code = (
-        "import sys\n"
-        "from holdfast.apps.cli.main import main\n"
-        "code = main(sys.argv[1:])\n"
-        "print(*sys.modules, file=sys.stderr)\n"
-        "sys.exit(code)\n"
-    )
     for family in ("state", "memory"):
         for words in (("k",), ("k", "--json"), ("none",), ("none", "--json")):
-            done = subprocess.run(
-                [sys.executable, "-c", code, family, "get", *words],
-                env={**os.environ, "HOLDFAST_HOME": str(cli.home)},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == (0 if words[0] == "k" else 4)
-            loaded = set(done.stderr.splitlines()[-1].split())
+            found = words[0] == "k"
+            loaded = loaded_by(cli, family, "get", *words, code=0 if found else 4)
             assert "apsw" in loaded
-            assert loaded.isdisjoint(NOT_NEEDED), loaded & set(NOT_NEEDED)
+            not_needed = {*NOT_NEEDED, *(FOR_HARD_VALUES if found else ())}
+            assert loaded.isdisjoint(not_needed), loaded & not_needed
+
+
+def test_U2_a_quick_list_imports_little(cli: Cli) -> None:
+    cli("state", "set", "k", "v")
+    for words in (("--json",), ("--limit", "10")):
+        loaded = loaded_by(cli, "state", "list", *words)
+        not_needed = {*NOT_NEEDED, "shutil"} - {"datetime"}
+        assert loaded.isdisjoint(not_needed), loaded & not_needed
+        assert len(ours(loaded)) <= LIST_MODULES_MAX, sorted(ours(loaded))
+
+
+def test_U2_a_write_imports_only_what_writing_needs(cli: Cli) -> None:
+    cli("state", "set", "k", "v")
+    loaded = loaded_by(cli, "state", "set", "k", "w")
+    assert loaded.isdisjoint(NOT_FOR_WRITING), loaded & set(NOT_FOR_WRITING)
+    assert len(ours(loaded)) <= SET_MODULES_MAX, sorted(ours(loaded))
+
+
+def ours(loaded: set[str]) -> set[str]:
+    return {name for name in loaded if name.partition(".")[0] == "holdfast"}
 
 
 def _snapshot(folder: Path) -> dict[str, int]:

@@ -13,6 +13,7 @@ from holdfast.apps.cli.commands.help import EXIT_CODES
 from holdfast.rules import errors
 from holdfast.rules.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from support.cli import Cli
+from support.project import ROOT
 
 
 def _commands() -> dict[str, click.Command]:
@@ -34,31 +35,35 @@ def _commands() -> dict[str, click.Command]:
 
 COMMANDS = _commands()
 NAMED = """
-    init status doctor paths check.lag check.disk check.integrity check.backup
+    init status doctor paths batch check.lag check.disk check.integrity check.backup check.daemon
     up down mesh.create mesh.list mesh.info mesh.clock
     mesh.publish mesh.join mesh.sync mesh.leave mesh.move mesh.pause mesh.resume
     mesh.invite mesh.invites mesh.members mesh.grant mesh.remove-member
-    mesh.topic mesh.queue mesh.destinations mesh.subscribe mesh.unsubscribe
+    mesh.delete mesh.topic mesh.queue mesh.destinations mesh.subscribe mesh.unsubscribe
     send inbox.list inbox.read inbox.reply check.outbox
     outbox.list outbox.lanes outbox.show outbox.retry outbox.requeue outbox.drop
     queue.list queue.take queue.settle queue.run queue.letters
     broker.serve broker.down broker.status broker.sweep broker.orphans broker.doctor
-    broker.new-epoch
+    broker.new-epoch broker.console
     peer.list peer.zones peer.card peer.trust peer.revoke peer.block peer.rotate peer.ping
+    peer.presence peer.describe peer.blocked peer.unblock
     bus.send bus.publish bus.request bus.listen bus.serve bus.status bus.seal bus.unseal
     mesh.share mesh.admit
     capability.give capability.narrow capability.show capability.use capability.list capability.drop
     token.add token.list token.revoke
     link.add link.list link.show link.pause link.resume link.remove
-    link.quarantine link.retry link.drop link.objects
+    link.pull link.quarantine link.retry link.drop link.objects
+    state.watch memory.watch task.watch file.watch inbox.watch vector.watch fact.watch audit.watch
     memory.set memory.get memory.forget memory.list
-    state.set state.get state.delete state.list
+    state.history memory.history state.edit memory.edit state.set state.get state.delete state.list
     vector.store vector.search vector.models vector.delete vector.reembed
     file.share file.list file.read file.delete
+    bugreport bench ping context.add context.list context.use context.show context.remove
     task.create task.list task.show task.claim task.release task.complete task.cancel task.events
     conflict.list conflict.show conflict.restore conflict.dismiss log.tail log.range
+    object.put object.get object.list
     fact.append fact.fetch fact.confirm consumer.add consumer.list consumer.retire
-    mesh.restamp reload sweep backup restore export import demo completion help
+    mesh.restamp reload sweep backup restore export import console demo mcp.install completion help
     pipeline.run pipeline.stream pipeline.status pipeline.forget pipeline.verify pipeline.audit
     pipeline.state pipeline.query pipeline.snapshot pipeline.reembed
     pipeline.compact pipeline.vacuum pipeline.backfill pipeline.repair pipeline.serve
@@ -69,6 +74,8 @@ NAMED = """
     lease.run lease.list lease.show lease.release
     writes.list writes.show writes.resolve writes.conflicts writes.replay
     audit.append audit.list audit.streams audit.verify quorum.forget-auth quorum.move
+    quorum.forget-claim
+    service.install service.status service.uninstall
     telemetry.delete telemetry.get telemetry.list telemetry.set
 """
 
@@ -98,8 +105,8 @@ def test_U2_every_command_takes_home_and_json_and_explains_itself(cli: Cli, path
 
 def test_U2_an_unknown_command_gets_a_suggestion(cli: Cli) -> None:
     wrong = cli("stat", code=2)
-    assert (wrong.out, wrong.err.splitlines()[-1]) == ("", "hint: see: holdfast --help")
-    assert "did you mean" in wrong.err.lower()
+    hint = "hint: did you mean: holdfast state; or see: holdfast --help"
+    assert (wrong.out, wrong.err.splitlines()[-1]) == ("", hint)
     assert "'status'" in wrong.err
     assert "'state'" in wrong.err
     assert "'get'" in cli("state", "gett", code=2).err
@@ -125,7 +132,7 @@ def test_U2_wrong_usage_exits_with_2_in_both_forms(cli: Cli, words: tuple[str, .
     plain = cli(*words, code=2)
     assert plain.out == ""
     assert plain.err.startswith("error: ")
-    assert "\nhint: see: holdfast" in plain.err
+    assert "see: holdfast" in plain.err.splitlines()[-1]
     assert cli(*words, "--json", code=2).error["code"] == "usage"
 
 
@@ -163,6 +170,13 @@ def test_U2_exit_codes_are_explained(cli: Cli) -> None:
     assert raised <= set(listed) == set(EXIT_CODES)
 
 
+def test_U2_the_changelog_comes_with_the_program(cli: Cli) -> None:
+    shown = cli("help", "changelog")
+    assert shown.out == (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert cli("help", "changelog", "--json").json["changelog"] == shown.out
+    assert "changelog" in cli("help").err
+
+
 def test_U2_help_shows_any_command(cli: Cli) -> None:
     assert "exit-codes" in cli("help").err
     assert cli("help", "state", "set").out.startswith(
@@ -179,16 +193,10 @@ def test_U2_completion_scripts_are_printed_and_work(cli: Cli, shell: str) -> Non
     script = cli("completion", shell).out
     assert "_HOLDFAST_COMPLETE" in script
     assert cli("completion", shell, "--json").json["script"].strip() == script.strip()
-    env = {
-        "_HOLDFAST_COMPLETE": f"{shell}_complete",
-        "COMP_WORDS": "holdfast sta",
-        "COMP_CWORD": "sta" if shell == "fish" else "1",
-    }
-    done = cli.process(env=env)
-    assert done.code == 0
-    assert "state" in done.out
-    assert "status" in done.out
-    assert "memory" not in done.out
+    asked = {"bash": "holdfast sta", "zsh": "sta", "fish": "sta\nend"}[shell]
+    typed = {"COMP_LINE" if shell == "bash" else "COMP_WORDS": asked}
+    done = cli.process(env={"_HOLDFAST_COMPLETE": f"{shell}_complete", **typed})
+    assert (done.code, done.out, done.err) == (0, "=status\n=state\n", "")
 
 
 # --- bad input ----------------------------------------------------------------------------------

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from hashlib import sha256
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.broker.http.metrics_tokens import MetricsTokens
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import GRANTS
+from holdfast.rules.errors import OverLimit
 from holdfast.rules.features import NEEDS
+from holdfast.rules.keys import token_text
+from holdfast.rules.limits import BROKER_TOKENS_MAX, DAY_MS, TOKEN_BYTES
 from support.broker_people import Person, ask, broker_up
 
 AT = "/api/my/meshes"
+
+
+def filled(path: str) -> str:
+    """A path with something for each of its parameters."""
+    return re.sub(r"\{\w+(:path)?\}", "x", path)
 
 
 def test_D1_a_mesh_is_registered_once_and_belongs_to_its_owner(tmp_path: Path) -> None:
@@ -266,7 +277,7 @@ def test_U4_a_broker_tells_what_it_is_and_what_it_answers(tmp_path: Path) -> Non
             assert b"/v1/meshes/{mesh}/envelopes" in (await ask(up, "GET", "/docs")).body
             spoken = (await ask(up, "GET", "/v1/version")).json
             assert (spoken["service"], spoken["version"]) == ("broker", holdfast.__version__)
-            assert spoken["formats"]["envelope"] == {"writes": "1.1", "reads": ["1.x"]}
+            assert spoken["formats"]["envelope"] == {"writes": "1.2", "reads": ["1.x"]}
             assert spoken["features"] == {
                 name: params["version"] for name, params in about["supported"].items()
             }
@@ -280,6 +291,68 @@ def test_U4_a_broker_tells_what_it_is_and_what_it_answers(tmp_path: Path) -> Non
                 assert (await ask(up, method, path, unix=True)).status == 200
             unknown = {"mesh": "nowhere"}
             assert (await ask(up, "POST", "/v1/new-epoch", unknown, unix=True)).status == 404
+
+    asyncio.run(run())
+
+
+def test_D16_a_token_reads_the_metrics_of_a_broker_over_tcp_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            tokens, now = MetricsTokens(tmp_path / "broker"), up.broker.source.now_ms()
+            secret = tokens.add("prometheus", now, days=1)
+            bears = {"authorization": f"Bearer {secret}"}
+            scraped = await ask(up, "GET", "/metrics", headers=bears)
+            assert scraped.status == 200
+            assert b"holdfast_broker_info" in scraped.body
+            assert up._api is not None
+            refused = [
+                (route.method, path)
+                for route in up._api.routes
+                if not route.public and (path := filled(route.path)) != "/metrics"
+            ]
+            assert len(refused) > 30
+            for method, path in refused:
+                told = await ask(up, method, path, headers=bears)
+                assert (told.status, told.code) == (403, "not_granted"), (method, path)
+            wrong = {"authorization": f"Bearer {token_text(bytes(TOKEN_BYTES))}"}
+            assert (await ask(up, "GET", "/metrics", headers=wrong)).code == "bad_token"
+            old = {"authorization": f"Bearer {tokens.add('old', now - 2 * DAY_MS, days=1)}"}
+            assert (await ask(up, "GET", "/metrics", headers=old)).code == "key_expired"
+            tokens.revoke("prometheus")
+            assert (await ask(up, "GET", "/metrics", headers=bears)).code == "bad_token"
+            for n in range(BROKER_TOKENS_MAX - 1):
+                tokens.add(f"more-{n}", now)
+            with pytest.raises(OverLimit):
+                tokens.add("one-too-many", now)
+
+    asyncio.run(run())
+
+
+def test_U4_the_page_of_a_broker_shows_no_sample_that_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            page = unescape((await ask(up, "GET", "/docs")).body.decode())
+            assert "may read" not in page
+            samples = re.findall(r"<pre>(curl .*?)</pre>", page)
+            api = up._api
+            assert api is not None
+            assert len(samples) == len(api.routes)
+            shown: dict[tuple[str, str], str] = {}
+            for sample in samples:
+                method = re.search(r"-X (\w+)", sample)
+                path = re.search(r"http://[\w:]+(/\S*)", sample)
+                assert path is not None
+                shown["GET" if method is None else method[1], path[1]] = sample
+            for route in api.routes:
+                path_shown = re.sub(r"\{(\w+)(:path)?\}", lambda x: x[1].upper(), route.path)
+                sample = shown[route.method, path_shown]
+                told = await ask(
+                    up, route.method, filled(route.path), unix="--unix-socket" in sample
+                )
+                asks = "Bearer" in sample
+                assert (told.status == 401) == asks, (sample, told.status)
 
     asyncio.run(run())
 

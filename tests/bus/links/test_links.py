@@ -10,8 +10,8 @@ from holdfast.bus.links.dialling import WantedPeer
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.rules.bus.links.dial_plan import DialState
 from holdfast.rules.errors import PeerUnreachable
+from holdfast.transport.fault_proxy import FaultProxy
 from support.bus_links import LinkedPeer, in_loop, two_peers
-from support.fault_proxy import FaultProxy
 
 DEAD = "127.0.0.1:1"
 

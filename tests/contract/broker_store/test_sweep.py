@@ -77,6 +77,27 @@ async def test_D7_messages_past_their_time_go_and_their_ids_stay(store: BrokerSt
     assert (counts["messages"], counts["dedupe"]) == (1, 3)
 
 
+async def test_D7_a_foreseen_sweep_is_what_a_sweep_then_does_and_changes_nothing(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    await store.subscribe(TEAM, BOB, TOPIC)
+    await accept(store, *(arriving(n) for n in range(1, 4)), topic(5), dm(6))
+    await with_snapshot(store, 2)
+    await store.sweep(NOW, 100)
+    news: list[tuple[str, int]] = []
+    store.on_news(lambda mesh, seq: news.append((mesh, seq)))
+    for at in (NOW + KEEP_MS - 1, NOW + KEEP_MS, NOW + DEDUPE_MS + DAY_MS):
+        before = await store.counts(), await store.mesh_get(TEAM)
+        foreseen = await store.foresee_sweep(at, 100)
+        assert await store.foresee_sweep(at, 100) == foreseen
+        assert (await store.counts(), await store.mesh_get(TEAM)) == before
+        assert await store.sweep(at, 100) == foreseen
+    assert foreseen.dedupe == 4, "two changes, a topic and a dm"
+    assert (await store.foresee_sweep(at, 100)) == BrokerSwept()
+    assert news == []
+
+
 async def test_D7_ids_are_known_one_day_longer_than_promised(store: BrokerStore) -> None:
     await with_team(store)
     await accept(store, topic(1))

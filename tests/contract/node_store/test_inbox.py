@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.rules.id_prefix import IdSpan
+from holdfast.rules.ids import id_text
 from holdfast.rules.inbox_match import InboxMatch
 from holdfast.rules.limits import INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
 from holdfast.storage.ports import Store, Transaction
 from support.envelopes import MESH, make_id
-from support.stores import inbox_row, known_member, read
+from support.stores import inbox_row, known_member, outbox_row, read, task_row, with_mesh
 
 
 def numbers(rows: list[InboxRow]) -> list[int]:
@@ -194,3 +196,26 @@ def test_D15_the_members_are_those_that_were_told_last(store: Store) -> None:
     assert read(store, lambda tx: tx.known_members_list("other")) == [
         known_member("a", mesh="other")
     ]
+
+
+def test_U2_ids_are_found_by_a_span(store: Store) -> None:
+    with_mesh(store)
+    span = IdSpan(make_id(2), make_id(4))
+    for at in (5, 4, 3, 2, 1):
+        store.write(lambda tx, at=at: tx.inbox_add(inbox_row(at)))  # type: ignore[misc]
+        there, elsewhere = outbox_row(at), outbox_row(at, lane="quorum:team", mesh="team")
+        store.write(lambda tx, rows=(there, elsewhere): tx.outbox_add(rows))  # type: ignore[misc]
+        known, unknown = id_text(make_id(at)), id_text(make_id(100 + at))
+        store.write(lambda tx, task=known: tx.task_put(task_row(task)))  # type: ignore[misc]
+        store.write(lambda tx, task=unknown: tx.task_put(task_row(task, known=False)))  # type: ignore[misc]
+    with store.read() as tx:
+        found = [make_id(2), make_id(3), make_id(4)]
+        assert tx.inbox_ids_within(span, 9) == found
+        assert tx.inbox_ids_within(span, 2) == found[:2]
+        assert tx.outbox_ids_within(None, span, 9) == found
+        assert tx.outbox_ids_within("quorum:team", span, 2) == found[:2]
+        assert tx.outbox_ids_within("broker:none", span, 9) == []
+        assert tx.task_ids_within(MESH, span, 9) == [id_text(id) for id in found]
+        assert tx.task_ids_within("other", span, 9) == []
+        everything = IdSpan(bytes(16), b"\xff" * 16)
+        assert len(tx.task_ids_within(MESH, everything, 99)) == 5

@@ -69,6 +69,34 @@ def test_Q13_entities_come_by_type_in_pages_without_the_deleted(mesh: Store) -> 
         assert tx.entity_many(MESH, more) == {keys[0]: rows[1], keys[2]: rows[4]}, "by one query"
 
 
+def test_Q4_what_a_run_asks_of_many_at_once_is_what_each_of_them_says(mesh: Store) -> None:
+    rows = [entity_row(f"e{at}", revision=at + 1) for at in range(9)]
+    rows.append(entity_row("e0", "milestone", revision=70, deleted=True))
+    mesh.write(lambda tx: tx.entities_put(MESH, rows))
+    mesh.write(lambda tx: tx.commits_add([commit_row(5, 1), commit_row(9, 2)]))
+    mesh.write(lambda tx: tx.voids_add(MESH, [(make_id(20), 2)]))
+    keys = [(row.type, row.id) for row in rows]
+    with mesh.read() as tx:
+        for asked in (keys, [*keys[:2], ("mission", "never")], [("slice", "e1")]):
+            said = {key: row.revision for key, row in tx.entity_many(MESH, asked).items()}
+            assert tx.entity_revision_many(MESH, asked) == said
+        assert tx.entity_revision_many("elsewhere", keys) == {}
+        for numbers, new in (
+            ((10, 11, 19), True),
+            ((6, 7), True),
+            ((4, 6, 8), True),
+            ((1,), True),
+            ((21, 99), True),
+            ((5,), False),
+            ((8, 9, 10), False),
+            ((20, 30), False),
+            ((1, 20), False),
+        ):
+            ids = [make_id(number) for number in numbers]
+            assert tx.intents_are_new(MESH, ids) is new, numbers
+            assert tx.intents_are_new("elsewhere", ids)
+
+
 def test_Q5_children_are_counted_as_far_as_one_asks(mesh: Store) -> None:
     rows = [entity_row(f"c{at}", "milestone", parent="m") for at in range(5)]
     mesh.write(lambda tx: tx.entities_put(MESH, rows))

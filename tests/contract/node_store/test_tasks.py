@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
 from holdfast.rules.tasks import TaskStanding, TaskStatus
 from holdfast.storage.ports import Store, Transaction
@@ -149,3 +150,28 @@ def test_S10_turns_are_found_by_place_and_by_generation(store: Store) -> None:
         assert tx.task_event_create(MESH, "nothing") is None
         assert not tx.task_lacks_standings(MESH, "t")
         assert tx.task_lacks_standings(MESH, "u")
+
+
+def test_S20_ended_tasks_go_with_their_turns_and_their_names_are_remembered(store: Store) -> None:
+    with_mesh(store)
+    names = [id_text(make_id(number)) for number in range(1, 5)]
+
+    def fill(tx: Transaction) -> None:
+        for offset, name in enumerate(names, 1):
+            status = TaskStatus.OPEN if offset == 2 else TaskStatus.CANCELLED
+            tx.task_put(task_row(name, status=status, offset=offset, last=version(offset)))
+            tx.task_event_put(event_row(name, version(offset)))
+
+    store.write(fill)
+    assert store.write(lambda tx: tx.tasks_forget(MESH, 4, 100, 100)) == [(1, 1), (3, 3)]
+    assert read(store, lambda tx: [tx.task_get(MESH, name) is None for name in names]) == [
+        *(True, False, True, False)
+    ]
+    assert read(store, lambda tx: tx.task_events(MESH, names[0])) == []
+    known = read(store, lambda tx: [tx.task_forgotten(MESH, name) for name in names])
+    assert known == [True, False, True, False]
+    assert store.write(lambda tx: tx.tasks_forget(MESH, 9, 100, 1)) == [(4, 4)]
+    known = read(store, lambda tx: [tx.task_forgotten(MESH, name) for name in names])
+    assert known == [True, True, True, True], "up to the third nobody knows"
+    assert not read(store, lambda tx: tx.task_forgotten(MESH, id_text(make_id(9))))
+    assert store.write(lambda tx: tx.tasks_forget(MESH, 9, 100, 1)) == []

@@ -11,9 +11,10 @@ from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.limits import KNOWN_PAST_MS
 from holdfast.rules.quorum.state_rows import QueueNote, RevisionRow
 from holdfast.rules.quorum.view import LeaseRow
-from holdfast.rules.rows import JobRow, PeerRow
+from holdfast.rules.rows import BlockedPeer, JobRow, PeerRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.mesh_end_port import ErasePlace
 from holdfast.storage.ports import Transaction
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.tickets import Ticket
@@ -64,6 +65,7 @@ BIG = {"content": None, "sha256": "b" * 64, "size": 70_000}
 def ground(tx: Transaction) -> None:
     """Something of everything, so that each step has something to change and to remove."""
     tx.set_peer_name("ana")
+    tx.blocked_put(BlockedPeer(peer="mallory", since=1))
     tx.mesh_add(mesh_row(lamport=20, seq=9))
     for number in range(1, 6):
         append(tx, number, now_ms=100 * number)
@@ -181,6 +183,14 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
         event_row("t", version(3), event="superseded", against=version(1))
     ),
     "task_event_put, new": lambda tx: tx.task_event_put(event_row("t", version(4))),
+    "blocked_put": lambda tx: tx.blocked_put(BlockedPeer(peer="eve", since=5)),
+    "blocked_drop": lambda tx: tx.blocked_drop("mallory"),
+    "blocked_dropped": lambda tx: tx.blocked_dropped("mallory", 2),
+    "tasks_forget": lambda tx: _end_and_forget(tx),
+    "mesh_end_begin": lambda tx: tx.mesh_end_begin(MESH, 5),
+    "mesh_erase": lambda tx: _erase(tx),
+    "mesh_end_done": lambda tx: _erase(tx, done=True),
+    "ended_mesh_dropped": lambda tx: _end_and_drop(tx),
     "audit_add": lambda tx: tx.audit_add(audit_event(2)),
     "telemetry_put, over": lambda tx: tx.telemetry_put(telemetry_row("run", "a", value=b"2")),
     "telemetry_put, new": lambda tx: tx.telemetry_put(telemetry_row("run", "new")),
@@ -292,12 +302,33 @@ def test_S3_a_write_that_raises_in_a_group_undoes_itself_alone(store: AnyStore, 
         assert (entry.lamport, entry.recorded_at) == (31, 600)
 
 
+def _end_and_forget(tx: Transaction) -> None:
+    tx.task_put(task_row("t", status=TaskStatus.CANCELLED))
+    tx.tasks_forget(MESH, 99, 10, 10)
+
+
+def _end_and_drop(tx: Transaction) -> None:
+    tx.mesh_end_begin(MESH, 5)
+    tx.ended_mesh_dropped(MESH, 3)
+
+
+def _erase(tx: Transaction, *, done: bool = False) -> None:
+    tx.mesh_end_begin(MESH, 5)
+    place: ErasePlace | None = ErasePlace()
+    while place is not None:
+        place = tx.mesh_erase(MESH, place, 100, 5).next
+    if done:
+        tx.mesh_end_done(MESH, 6)
+
+
 def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
     """A port that grows a writing method must grow a proof that it can be undone."""
     from holdfast.storage import (
         audit_port,
+        blocked_port,
         broker_position_port,
         inbox_port,
+        mesh_end_port,
         ports,
         quorum_state_port,
         stream_port,
@@ -309,6 +340,8 @@ def test_S3_every_kind_of_change_is_tried(store: AnyStore) -> None:
         name
         for writer, reader in (
             (ports.MeshWriter, ports.MeshReader),
+            (blocked_port.BlockedWriter, blocked_port.BlockedReader),
+            (mesh_end_port.MeshEndWriter, mesh_end_port.MeshEndReader),
             (ports.LogWriter, ports.LogReader),
             (ports.FamilyWriter, ports.FamilyReader),
             (ports.VectorWriter, ports.VectorReader),

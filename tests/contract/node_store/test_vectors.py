@@ -134,6 +134,35 @@ def test_S8_a_search_says_how_far(store: Store, exact: bool) -> None:
     assert far == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_S21_a_search_may_be_of_one_owner_and_misses_none_of_its_vectors(
+    store: Store, exact: bool
+) -> None:
+    with_mesh(store, MESH, "crowd")
+
+    def work(tx: Transaction) -> None:
+        # The crowd is nearer: a search that picks first and looks at owners then, finds nothing.
+        for n in range(40):
+            tx.vector_add(vector_row("bo", f"b{n}", n + 1, (0.01 * n, 0.0)), MODEL)
+        for n in range(3):
+            tx.vector_add(vector_row("ana", f"a{n}", n + 50, (9.0 + n, 0.0)), MODEL)
+        tx.vector_add(vector_row("ana", "other", 60, mesh="crowd"), MODEL)
+
+    store.write(work)
+    store.write(lambda tx: tx.vector_retire(MESH, "ana", "a1", ID))
+
+    def of(owner: str | None) -> list[str]:
+        hits = read(
+            store,
+            lambda tx: tx.vector_search(MESH, MODEL, ORIGIN, 5, exact=exact, owner=owner),
+        )
+        return [row.key for row, _ in hits]
+
+    assert of("ana") == ["a0", "a2"]
+    assert of("bo") == of(None) == ["b0", "b1", "b2", "b3", "b4"]
+    assert of("cy") == []
+
+
 def test_S8_an_unknown_model_finds_nothing_and_a_wrong_dimension_is_an_error(store: Store) -> None:
     with_mesh(store)
     far = pack((0, 0, 0), 3)

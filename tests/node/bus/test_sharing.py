@@ -10,7 +10,7 @@ from nacl.signing import SigningKey
 import holdfast
 from holdfast.node.bus.sharing import BusSharing
 from holdfast.node.trust.own_key import OwnKey
-from holdfast.rules.bus.meshes.member_list import ListedMember, read_list, trusted_list, with_member
+from holdfast.rules.bus.meshes.member_list import read_list
 from holdfast.rules.errors import (
     BadInput,
     Conflict,
@@ -25,6 +25,7 @@ from holdfast.rules.keys import parse_card, public_key
 from holdfast.rules.limits import BUS_INVITES_MAX, HOUR_MS, INVITE_HOURS, INVITE_USES_MAX
 from holdfast.storage.files.home import HomePaths
 from support.daemon import make_home
+from support.example_world import newcomer
 
 
 @pytest.fixture
@@ -32,16 +33,6 @@ def sharing(tmp_path: Path) -> BusSharing:
     home = make_home(tmp_path / "ana")
     node = holdfast.open(home)
     return BusSharing(node._engine, OwnKey(node._engine, HomePaths(home)))
-
-
-def _join(sharing: BusSharing, name: str, seed: bytes) -> ListedMember:
-    """What the owner's node does when a newcomer has shown its invite."""
-    row = sharing._engine.store.write(lambda tx: tx.bus_mesh_get("team"))
-    assert row is not None
-    member = ListedMember(name, public_key(seed), ("read", "write"), 1)
-    after = with_member(SigningKey(sharing._own_key.seed()), trusted_list(row.members), member, 2)
-    sharing._engine.write("test", lambda tx: sharing._save(tx, row, after))
-    return member
 
 
 def test_B6_sharing_a_mesh_makes_its_node_the_owner_and_does_nothing_twice(
@@ -100,7 +91,7 @@ def test_B6_an_invite_that_cannot_be_is_not_made(sharing: BusSharing) -> None:
 
 def test_B6_the_owner_changes_grants_and_removes_members(sharing: BusSharing) -> None:
     sharing.share("team")
-    bob = _join(sharing, "bob", b"b" * 32)
+    bob = newcomer(sharing, "bob", b"b" * 32)
     assert sharing.grant("team", "bob", ["read", "relay"]).grants == ("read", "relay")
     assert sharing.members("team")[1].grants == ("read", "relay")
     with pytest.raises(Conflict, match="may do everything"):

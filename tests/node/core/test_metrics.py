@@ -1,9 +1,12 @@
-"""The local metrics file: one line per process, and never without end."""
+"""The local metrics file: lines of every process while it runs, and never without end."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,8 +15,10 @@ import holdfast
 from holdfast.node.core import metrics
 from holdfast.node.core.metrics import Metrics, summarise
 from holdfast.node.library.node import Node, open_node
-from holdfast.rules.errors import UnknownKey
+from holdfast.rules.errors import StoreFailed, UnknownKey
+from holdfast.rules.limits import METRICS_LINE_MS
 from support.envelopes import MODEL, fact_append
+from support.waiting import PATIENCE_S
 
 
 def test_S13_what_a_process_did_is_counted_when_it_closes(tmp_path: Path) -> None:
@@ -81,15 +86,104 @@ def _counts(node: Node) -> tuple[dict[str, int], dict[str, int]]:
     return {name: verb.count for name, verb in metrics.verbs.items()}, metrics.errors
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+def test_S13_what_a_process_does_is_written_while_it_runs(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "logs" / "metrics.jsonl"
+    with open_node(tmp_path / "home", peer="ana", create=True, sync="normal") as node:
+        mesh = node.create_mesh("team")
+        assert [line["line"] for line in lines_of(path)] == ["start"]
+        mesh.state.set("k", 1)
+        node._engine.metrics.tell(sync={"team": 7}, links={})
+        with pytest.raises(UnknownKey):
+            mesh.state.delete("unknown")
+        mesh.state.set("k", 2)
+        mesh.state.set("k", 3)
+        killed = summarise(path)
+        assert killed["verbs"]["state.set"]["count"] == 1, "what a kill would leave"
+        assert node._engine.metrics.verbs["state.set"].count == 3, "counters are not reset"
+    start, running, end = lines_of(path)
+    assert start["open_ms"] > 0
+    assert "verbs" not in start
+    assert running["line"] == "running"
+    assert running["verbs"]["state.set"]["count"] == 1
+    assert end["line"] == "end"
+    assert end["verbs"]["state.set"]["count"] == 2, "only what came after the line before"
+    assert "mesh.create" not in end["verbs"]
+    assert end["errors"] == {"unknown_key": 1}
+    found = summarise(path)
+    assert found["launches"] == 1
+    assert found["verbs"]["state.set"]["count"] == 3
+    assert found["lags"] == {"at": running["at"], "sync": {"team": 7}, "links": {}}
+
+
+def test_S13_a_program_without_a_daemon_writes_a_line_when_one_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "METRICS_LINE_MS", 0)
+    path = tmp_path / "metrics.jsonl"
+    counts = Metrics()
+    counts.begin(path, lambda: 1, 1.0)
+    for _ in range(3000):
+        counts.add("state.get", 1000)
+    assert [line["line"] for line in lines_of(path)] == ["start", "running", "running"]
+    counts.end()
+    assert [line["line"] for line in lines_of(path)][-1] == "end"
+    assert summarise(path)["verbs"]["state.get"]["count"] == 3000
+
+
+def test_S13_a_program_writes_no_line_before_one_is_due(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    counts = Metrics()
+    counts.begin(path, lambda: 1, 1.0)
+    for _ in range(3000):
+        counts.add("state.get", 1000)
+    assert len(lines_of(path)) == 1
+    assert 1000 <= METRICS_LINE_MS <= 3_600_000
+
+
+def test_S13_a_command_is_told_with_what_its_start_has_cost(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for words in (
+        ["init", "--peer", "ana"],
+        ["mesh", "create", "team"],
+        ["state", "set", "k", "1"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *words, "--home", home],
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stderr
+    found = summarise(home / "logs" / "metrics.jsonl")
+    assert found["launches"] == 3
+    assert sorted(found["commands"]) == ["init", "mesh create", "state set"]
+    assert found["commands"]["state set"]["count"] == 1
+    assert found["commands"]["state set"]["cpu_ms_median"] > 1
+
+
+def test_S13_a_file_that_cannot_be_written_stops_no_work(tmp_path: Path) -> None:
+    counts = Metrics()
+    counts.begin(tmp_path, lambda: 1, 1.0)
+    counts.add("state.set", 1000)
+    counts.tell()
+    with pytest.raises(StoreFailed):
+        counts.end()  # whoever closes the home says so in the log
+
+
 def test_S13_a_full_file_is_set_aside_with_what_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "METRICS_BYTES_MAX", 300)
     path = tmp_path / "metrics.jsonl"
+    at = iter(range(21))
     counts = Metrics()
-    counts.add("state.set", 1000)
-    for now in range(20):
-        counts.save(path, now, 1.0)
+    counts.begin(path, lambda: next(at), 1.0)
+    for _ in range(19):
+        counts.add("state.set", 1000)
+        counts.tell()
     full = path.with_suffix(".jsonl.full")
     lines = [
         msgspec.json.decode(line)["at"]
@@ -106,9 +200,19 @@ def test_S13_a_full_file_is_set_aside_with_what_it_holds(
 def test_S13_a_line_that_was_torn_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     counts = Metrics()
-    counts.add("state.set", 1000)
-    counts.save(path, 1, 1.0)
+    counts.begin(path, lambda: 1, 1.0)
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:40])
     assert summarise(path)["launches"] == 1
     assert summarise(tmp_path / "none")["launches"] == 0
+
+
+def test_S13_lines_of_an_older_version_are_launches_with_counts(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    verbs = {"state.set": {"count": 2, "mean_ms": 0.5, "max_ms": 0.7}}
+    line = {"at": 1, "pid": 2, "open_ms": 3.5, "verbs": verbs, "errors": {"unknown_key": 1}}
+    path.write_bytes(msgspec.json.encode(line) + b"\n")
+    found = summarise(path)
+    assert (found["launches"], found["open_ms_median"]) == (1, 3.5)
+    assert found["verbs"]["state.set"]["count"] == 2
+    assert found["errors"] == {"unknown_key": 1}

@@ -22,8 +22,8 @@ import pytest
 import holdfast
 from holdfast.node.daemon.daemon import Daemon
 from holdfast.node.library.node import open_node
-from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings, load, parse_size
+from holdfast.node.watching.log_watch import LogWatch, WakeSocket
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NoHome, StoreClosed
 from holdfast.service import instance_lock
@@ -232,7 +232,7 @@ def test_Z2_a_nudge_wakes_and_many_nudges_do_not_pile_up(tmp_path: Path) -> None
 def test_Z2_a_long_poll_is_answered_by_a_write_in_the_daemon(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.node.log.watch.WATCH_MS", NEVER_MS)
+    monkeypatch.setattr("holdfast.node.watching.log_watch.WATCH_MS", NEVER_MS)
     with running(home) as up:
         register(up)
         answer = in_thread(lambda: fetch(up))
@@ -245,7 +245,7 @@ def test_Z2_a_long_poll_is_answered_by_a_write_of_another_process(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by himself in this test: only the nudge can wake.
-    monkeypatch.setattr("holdfast.node.log.watch.WATCH_MS", NEVER_MS)
+    monkeypatch.setattr("holdfast.node.watching.log_watch.WATCH_MS", NEVER_MS)
     with running(home) as up:
         register(up)
         answer = in_thread(lambda: fetch(up))
@@ -258,7 +258,7 @@ def test_Z2_a_long_poll_is_answered_by_a_write_of_another_process(
 def test_Z2_a_nudge_that_gets_lost_is_made_up_for(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.node.log.watch.WATCH_MS", 20)
+    monkeypatch.setattr("holdfast.node.watching.log_watch.WATCH_MS", 20)
     with running(home) as up:
         register(up)
         answer = in_thread(lambda: fetch(up))
@@ -269,7 +269,7 @@ def test_Z2_a_nudge_that_gets_lost_is_made_up_for(
 
 
 def test_Z2_a_confirmation_wakes_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.node.log.watch.WATCH_MS", NEVER_MS)
+    monkeypatch.setattr("holdfast.node.watching.log_watch.WATCH_MS", NEVER_MS)
     with running(home) as up:
         register(up, "c")
         register(up, "d")

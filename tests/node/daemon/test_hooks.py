@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.node.daemon.hooks import EventHooks, HookRunner
-from holdfast.node.log.watch import LogWatch
 from holdfast.node.settings import HOOK_EVENTS, Settings
+from holdfast.node.watching.log_watch import LogWatch
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import NEWS_KEPT_MAX
 from support.waiting import until

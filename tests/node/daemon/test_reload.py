@@ -5,12 +5,18 @@ from __future__ import annotations
 import shutil
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.node.daemon.upkeep import NodeUpkeep
+from holdfast.node.library.node import Node
 from holdfast.node.settings import Settings, load
+from holdfast.node.upkeep.disk import DiskWatch
+from holdfast.node.upkeep.sweep import Ttl
+from holdfast.rules.limits import DAY_MS, RETENTION_FOREVER_MS
 from holdfast.rules.outbox import Policy
 from holdfast.transport.tls import certificate_digest, digest_of, make_certificate
 from support.daemon import UpInThread, ask, make_home, running
@@ -129,3 +135,24 @@ def shown(up: UpInThread) -> bytes:
 def test_U4_a_daemon_without_a_file_says_that_it_cannot_reload(home: Path) -> None:
     with running(home) as up:
         assert reload(up).json["error"]["code"] == "bad_input"
+
+
+def test_S17_a_running_daemon_sweeps_by_the_retention_that_was_read_last(
+    home: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Callable[[], Ttl]] = []
+
+    def upkeep(node: Node, disk: DiskWatch, *, ttl: Callable[[], Ttl], **others: Any) -> NodeUpkeep:
+        asked.append(ttl)
+        return NodeUpkeep(node, disk, ttl=ttl, **others)
+
+    monkeypatch.setattr("holdfast.node.daemon.daemon.NodeUpkeep", upkeep)
+    config.write('[retention]\nlog = "30d"')
+    with running(home, config.read(), load=config.read) as up:
+        assert asked[0]().log_ms == 30 * DAY_MS
+        config.write('[retention]\nlog = "1d"')
+        assert ask(up.unix, "POST", "/v1/reload").json["error"]["code"] == "retention_below_floor"
+        assert asked[0]().log_ms == 30 * DAY_MS
+        config.write('[retention]\nlog = "forever"')
+        assert reload(up).json == {"changed": ["retention"], "restart": []}
+        assert asked[0]().log_ms == RETENTION_FOREVER_MS

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.core.metrics import summarise
+from holdfast.node.daemon.daemon import _lags
 from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.library.node import Node, open_node
+from holdfast.node.links.registry import Links
 from holdfast.node.upkeep.disk import DiskWatch, measure
 from holdfast.node.upkeep.sweep import SweepReport, Ttl
 from holdfast.rules.disk_pressure import Bounds
@@ -18,8 +21,12 @@ from holdfast.rules.errors import StoreFailed
 from holdfast.rules.limits import MIB
 from holdfast.storage.files.ballast import Ballast
 from holdfast.storage.files.home import HomePaths
+from support.broker_up import broker_at
+from support.bus_homes import trust_of
+from support.daemon import make_home, running
 from support.envelopes import MESH
 from support.source import HandClock
+from support.waiting import until
 
 NOW = Ttl(log_ms=0, tombstone_ms=0, dedupe_ms=0, blob_ms=0, orphan_ms=0)
 SHARE = Bounds(room_bytes_min=0)
@@ -69,14 +76,17 @@ class Kept:
         self.upkeep = NodeUpkeep(
             node,
             disk,
-            ttl=NOW,
+            ttl=lambda: NOW,
             look_ms=5_000,
             sweep_ms=3_600_000,
             pressed_ms=60_000,
+            line_ms=60_000,
+            lags=lambda: {"sync": {MESH: 3}, "links": {"north": None}},
             on_sweep=self.sweeps.append,
             clock=self.time,
         )
         self.upkeep._next_look, self.upkeep._next_sweep = 5.0, 3600.0
+        self.upkeep._next_line = 60.0
 
     def at(self, seconds: float) -> tuple[int, int]:
         """How many looks and sweeps a turn at that time makes."""
@@ -97,6 +107,33 @@ def test_Z7_looks_and_sweeps_come_when_they_are_due(
     assert kept.at(3600.0) == (0, 1)
     assert kept.at(7199.9) == (1, 0)
     assert kept.at(7200.0) == (0, 1)
+
+
+def test_S13_a_line_of_metrics_comes_every_minute_with_how_far_the_node_is_behind(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = node._opened.paths.metrics
+    kept = Kept(node, watch(node), monkeypatch)
+    told = []
+    for seconds in (59.9, 60.0, 119.9, 120.0):
+        kept.at(seconds)
+        told.append(path.read_text().count('"line":"running"'))
+    assert told == [0, 1, 1, 2]
+    last = summarise(path)["lags"]
+    assert (last["sync"], last["links"]) == ({MESH: 3}, {"north": None})
+
+
+def test_S13_a_daemon_says_how_far_its_meshes_and_links_are_behind(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "ana", "ana", "alone", "shared")
+    with broker_at(tmp_path / "hub") as hub:
+        with open_node(home) as ana, open_node(make_home(tmp_path / "bo", "bo")) as bo:
+            ana.sharing.publish("shared", broker=hub.url)
+            trust = trust_of(ana)
+            trust.trust(trust_of(bo).card())
+            Links(ana._engine, trust).add("bo", "https://127.0.0.1:1", "bo", meshes=["alone"])
+        with running(home) as up:
+            behind = {"sync": {"shared": 0}, "links": {"bo": None}}
+            until(lambda: _lags(up.daemon.api) == behind)
 
 
 def test_Z7_a_disk_that_fills_up_is_swept_at_once_and_then_every_minute(
@@ -166,7 +203,7 @@ def test_Z7_a_reader_that_declared_its_patience_is_retired_by_the_upkeep(
 def test_Z7_the_thread_sweeps_when_a_write_meets_the_end_and_stops_when_told(node: Node) -> None:
     disk = watch(node)
     swept = threading.Event()
-    upkeep = NodeUpkeep(node, disk, ttl=NOW, on_sweep=lambda _: swept.set())
+    upkeep = NodeUpkeep(node, disk, ttl=lambda: NOW, on_sweep=lambda _: swept.set())
     upkeep.start()
     assert disk.ballast.present(), "looked at before anything is let in"
     assert node._engine.admit is not None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,9 +35,10 @@ from holdfast.rules.errors import (
     StoreCorrupt,
     StoreFailed,
 )
+from holdfast.storage.files import presence
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Transaction
-from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.integrity import integrity, newest_integrity
 from holdfast.storage.sqlite.snapshot_copy import open_immutable
 from holdfast.storage.tickets import Ticket
 from support.keeping import LARGE, MODEL, fill, garbage, make_home, overwrite, team
@@ -208,26 +210,135 @@ def test_S1_whoever_holds_the_write_lock_is_named(
 # --- bad ends ------------------------------------------------------------------------------------
 
 
-def test_S12_a_killed_process_is_noticed_and_the_database_checked(
-    home: Path, told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checked: list[Path] = []
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which checks the openings of this test have made."""
+    made: list[str] = []
 
-    def seen(path: Path, *, vfs: str | None = None) -> list[str]:
-        checked.append(path)
+    def full(path: Path, *, vfs: str | None = None) -> list[str]:
+        made.append("all")
         return integrity(path, vfs=vfs)
 
-    monkeypatch.setattr("holdfast.node.home.opening.integrity", seen)
+    def newest(path: Path) -> list[str]:
+        made.append("newest")
+        return newest_integrity(path)
+
+    monkeypatch.setattr("holdfast.node.home.opening.integrity", full)
+    monkeypatch.setattr("holdfast.node.home.opening.newest_integrity", newest)
+    return made
+
+
+@pytest.fixture
+def restart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
+    """The machine is started again: what was not on the disk is gone, for all that we can know."""
+
+    def restart() -> None:
+        (tmp_path / "boot").write_text("another start of this machine\n", encoding="utf-8")
+        monkeypatch.setattr(presence, "_BOOT_ID", tmp_path / "boot")
+
+    return restart
+
+
+def test_S12_a_killed_process_is_noticed_and_what_it_wrote_last_is_checked(
+    home: Path, told: pytest.LogCaptureFixture, checked: list[str]
+) -> None:
     with other_process(home) as other:
         other.kill()
         with open_node(home) as node:
             assert team(node).state.get("written") == "by the other"
-    assert checked == [home / "data.db"]
+    assert checked == ["newest"]
     assert ["not closed cleanly" in record.message for record in told.records] == [True]
     told.clear()
     open_node(home).close()
     assert told.records == []
     assert len(checked) == 1
+
+
+def test_S12_the_whole_database_is_checked_when_the_machine_went_down_too(
+    home: Path, checked: list[str], restart: Callable[[], None]
+) -> None:
+    with other_process(home) as other:
+        other.kill()
+    restart()
+    with open_node(home) as node:
+        assert team(node).state.get("written") == "by the other"
+    assert checked == ["all"]
+
+
+def test_S12_the_whole_database_is_checked_unless_it_is_the_file_that_the_process_had(
+    home: Path, tmp_path: Path, checked: list[str]
+) -> None:
+    with other_process(home) as other:
+        shutil.copytree(home, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+        other.kill()
+    open_node(tmp_path / "copy").close()
+    shutil.copy(home / "data.db", tmp_path / "same.db")
+    (tmp_path / "same.db").replace(home / "data.db")
+    open_node(home).close()
+    assert checked == ["all", "all"]
+
+
+@pytest.mark.parametrize("gone", ["log", "end of the log", "sign"])
+def test_S12_the_whole_database_is_checked_when_the_log_or_the_sign_cannot_tell(
+    home: Path, checked: list[str], gone: str
+) -> None:
+    paths = HomePaths(home)
+    with other_process(home) as other:
+        other.kill()
+    match gone:
+        case "log":
+            paths.wal.unlink()
+        case "end of the log":
+            end = paths.wal.stat().st_size - 100
+            with open(paths.wal, "r+b") as wal:
+                wal.seek(end)
+                byte = wal.read(1)[0]
+                wal.seek(end)
+                wal.write(bytes([byte ^ 1]))
+        case "sign":
+            next(paths.processes.iterdir()).write_bytes(b"")
+    open_node(home).close()
+    assert checked == ["all"]
+
+
+def test_S12_after_an_error_of_the_disk_a_killed_process_is_not_relied_on(
+    home: Path, told: pytest.LogCaptureFixture
+) -> None:
+    with open_immutable(home / "data.db") as reader:
+        root = reader.connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'memory'"
+        ).get
+    overwrite(home / "data.db", root, garbage(1))
+    with other_process(home) as other:
+        other.kill()
+    open_node(home).close()  # it wrote elsewhere, and has seen nothing
+    with other_process(home) as other:
+        read = "node.mesh('team').memory.get('thing-1')"
+        other.run(
+            f"import pytest, holdfast; pytest.raises(holdfast.errors.StoreCorrupt, lambda: {read})"
+        )
+        other.kill()
+    with pytest.raises(StoreCorrupt):
+        open_node(home)
+    assert "checking its database" in told.records[-1].message
+
+
+def test_S12_damage_to_what_a_killed_process_wrote_last_is_found(
+    home: Path, told: pytest.LogCaptureFixture
+) -> None:
+    with other_process(home) as other:
+        other.run("node._opened.store._con.wal_checkpoint(mode=3)")
+        other.kill()
+    data = (home / "data.db").read_bytes()
+    at = data.rindex(b"by the other")
+    with open(home / "data.db", "r+b") as file:
+        for found in re.finditer(b"by the other", data):
+            file.seek(found.start())
+            file.write(b"By")
+    assert at > 0
+    with pytest.raises(StoreCorrupt, match="the entry at offset"):
+        open_node(home)
+    assert "what was written last" in told.records[-1].message
 
 
 def test_S12_a_clean_end_asks_for_no_check(home: Path, told: pytest.LogCaptureFixture) -> None:
@@ -239,10 +350,11 @@ def test_S12_a_clean_end_asks_for_no_check(home: Path, told: pytest.LogCaptureFi
 
 
 def test_S12_damage_found_after_a_bad_end_keeps_the_home_closed_until_it_is_repaired(
-    home: Path,
+    home: Path, restart: Callable[[], None]
 ) -> None:
     with other_process(home) as other:
         other.kill()
+    restart()
     size = (home / "data.db").stat().st_size
     overwrite(home / "data.db", size // 4096 // 2, garbage(1))
     for _ in range(2):

@@ -87,6 +87,24 @@ def test_S16_old_released_blobs_are_swept_at_the_end(home: Path, clock: HandCloc
     assert [path for path in (home / "blobs").rglob("*") if path.is_file()] == []
 
 
+def test_S17_the_end_of_a_process_keeps_the_blobs_that_its_settings_keep(
+    home: Path, clock: HandClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "settings.toml"
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(settings))
+    node = opened(home, clock)
+    team(node).files.share("f", bytes(70_000))
+    team(node).files.delete("f")
+    clock.advance(20 * limits.DAY_MS)
+    for kept in ("30d", "0d", None):  # the second one is refused, so nobody knows
+        settings.write_text(f'[retention]\nblobs = "{kept}"\n' if kept else "")
+        assert len(blob_names(node)) == 1, kept
+        node.close()
+        node = opened(home, clock)
+    node.close()
+    assert [path for path in (home / "blobs").rglob("*") if path.is_file()] == []
+
+
 @pytest.mark.parametrize("released", [False, True])
 def test_S16_closing_gives_up_on_a_write_that_hangs(
     home: Path,

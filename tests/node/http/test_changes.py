@@ -25,6 +25,7 @@ from support.full_disk import FullDisk
 from support.talk import Talk
 
 CHANGES = "/v1/changes"
+BATCH = "/v1/meshes/team/batch"
 MODEL = {"provider": "p", "name": "m", "version": "1"}
 THE_MODEL = Model(provider="p", name="m", version="1", dim=2)
 
@@ -154,6 +155,15 @@ def test_P8_the_same_id_with_other_content_is_refused(
     assert talk.state() == before
 
 
+def test_U4_a_change_that_expects_another_stamp_is_told_the_present_one(talk: Talk) -> None:
+    first = change(1, "state.set", value=1, expect="absent")
+    second = change(2, "state.set", value=2, expect="absent")
+    written, refused = send(talk, first, second)
+    assert (written["status"], refused["status"]) == (201, 409)
+    assert (refused["error"]["code"], refused["error"]["present"]) == ("stamp_moved", "1@ana")
+    assert send(talk, first)[0]["duplicate"] is True
+
+
 REFUSED: list[tuple[Any, str]] = [
     ({"op": "state.set", "mesh": "team", "entity": "k", "value": 1}, "bad_input"),  # no id
     ({"op": "state.set", "id": id_of(50), "entity": "k", "value": 1}, "bad_input"),  # no mesh
@@ -167,6 +177,9 @@ REFUSED: list[tuple[Any, str]] = [
     (change(58, "state.delete", value=None), "bad_input"),
     (change(59, "state.delete", "nowhere"), "unknown_key"),
     (change(60, "memory.forget", "nowhere"), "unknown_key"),
+    (change(90, "state.set", value=1, expect="7@bea"), "stamp_moved"),
+    (change(91, "memory.forget", expect="seven"), "bad_input"),
+    (change(92, "file.delete", "a.txt", expect="7@ana"), "bad_input"),
     (change(61, "memory.forget", "k", owner="bea"), "not_ours"),
     (change(64, "memory.set", value=1, owner="bea"), "not_ours"),
     (change(65, "file.share", "a", data="", owner="bea"), "not_ours"),
@@ -320,3 +333,61 @@ def test_P8_an_answer_means_that_it_survives_the_end_of_the_process(tmp_path: Pa
     with holdfast.open(home) as node:
         kept = [id_text(entry.id) for entry in node.log.range()]
     assert kept == [r["id"] for r in results]
+
+
+# --- together ----------------------------------------------------------------------------------
+
+
+def test_U4_a_batch_is_written_together_and_again_it_answers_the_same(talk: Talk) -> None:
+    changes = [{k: v for k, v in one.items() if k not in ("mesh",)} for one in EVERY]
+    first = talk.ask("POST", BATCH, {"changes": changes})
+    assert first.status == 201, first
+    receipts = first.json["receipts"]
+    assert [(r["id"], r["offset"], r["duplicate"]) for r in receipts] == [
+        (one["id"], n, False) for n, one in enumerate(EVERY, 1)
+    ]
+    again = talk.ask("POST", BATCH, {"changes": changes})
+    assert again.status == 200
+    repeated = [{**r, "duplicate": True, "outcome": "noop_already_applied"} for r in receipts]
+    assert again.json == {"mesh": "team", "receipts": repeated}
+
+
+def test_U4_a_batch_with_a_key_needs_no_ids(talk: Talk) -> None:
+    lines = b"\n".join(
+        json.dumps({"op": "state.set", "entity": f"k{n}", "value": n}).encode() for n in range(3)
+    )
+    headers = {"content_type": NDJSON, "idempotency_key": "release 7"}
+    first, again = (talk.ask("POST", BATCH, lines, **headers) for _ in range(2))
+    assert (first.status, again.status) == (201, 200)
+    ids = [[r["id"] for r in answer.json["receipts"]] for answer in (first, again)]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 3
+
+
+REFUSED_BATCHES: list[tuple[dict[str, Any], int, str]] = [
+    ({"op": "state.delete", "entity": "nowhere"}, 404, "change 2 of the batch (state.delete"),
+    ({"op": "state.set", "entity": "k", "value": 2, "expect": "absent"}, 409, "is at 1@ana"),
+    ({"op": "state.set", "entity": "k"}, 400, "change 2 of the batch: state.set needs value"),
+    ({"op": "state.set", "entity": "k", "value": 1, "mesh": "other"}, 400, "for the mesh 'other'"),
+    ({"op": "state.set", "entity": "k", "value": 1, "surprise": 1}, 400, "does not fit"),
+    ({"op": "file.share", "entity": "f"}, 400, "needs data"),
+]
+
+
+@pytest.mark.parametrize(("change", "status", "said"), REFUSED_BATCHES)
+def test_U4_a_refused_change_refuses_the_batch_and_is_named(
+    talk: Talk, change: dict[str, Any], status: int, said: str
+) -> None:
+    before = talk.state()
+    well = {"op": "state.set", "entity": "k", "value": 1}
+    answer = talk.ask("POST", BATCH, {"changes": [well, change, well]})
+    assert answer.status == status, answer
+    assert said in answer.json["error"]["message"]
+    assert "nothing was written" in answer.json["error"]["message"]
+    assert talk.state() == before
+
+
+def test_U4_a_batch_must_hold_something_and_belong_to_a_mesh(talk: Talk) -> None:
+    assert talk.ask("POST", BATCH, {"changes": []}).json["error"]["code"] == "bad_input"
+    nowhere = talk.ask("POST", "/v1/meshes/nowhere/batch", {"changes": []})
+    assert (nowhere.status, nowhere.json["error"]["code"]) == (404, "unknown_mesh")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast.node.core.intake import Intake
+from holdfast.node.daemon.hooks import HookRunner
+from holdfast.node.daemon.message_hook import MessageWatch
 from holdfast.node.settings import OutboxSettings, Settings
+from holdfast.node.watching.log_watch import LogWatch
 from holdfast.rules.errors import DiskFull
 from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import BODY_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -333,6 +337,32 @@ def test_D13_a_message_is_told_as_an_event_and_so_is_a_failure(talk: Talk) -> No
     talk.ask("POST", f"{OUTBOX}/{sent}/drop")
     assert _next(events, "outbox")["state"] == "aborted"
     events.close()
+
+
+def test_D13_a_message_that_comes_before_the_first_look_is_an_event(talk: Talk) -> None:
+    posted: list[str] = []
+
+    class Noted(LogWatch):
+        def post(self, kind: str, document: dict[str, Any]) -> None:
+            posted.append(document["id"])
+
+        async def wait(self, *args: Any, **more: Any) -> bool:
+            self.waited_for.set()
+            return await super().wait(*args, **more)
+
+        waited_for = asyncio.Event()
+
+    async def main() -> None:
+        log_watch = Noted(lambda: 0)
+        watch = MessageWatch(talk.engine, log_watch, [], HookRunner({}), asyncio.to_thread)
+        bring(talk, e.message_send("topic", "news", b"hi", lamport=5))
+        task = asyncio.create_task(watch.watch())
+        await log_watch.waited_for.wait()
+        log_watch.close()
+        await task
+
+    asyncio.run(main())
+    assert posted == [one.id for one in talk.up.daemon.api.node.inbox.list()]
 
 
 def test_D11_each_of_several_that_die_is_an_event(talk: Talk) -> None:

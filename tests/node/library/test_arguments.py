@@ -39,6 +39,7 @@ GOOD: dict[str, object] = {
         ("key", "subject", "predicate", "prefix", "title", "topic", "ref", "lane"), "k"
     ),
     **dict.fromkeys(("mesh", "slug"), "team"),
+    "target": "hub",
     **dict.fromkeys(("consumer", "name", "queue", "member", "handle"), "reader"),
     **dict.fromkeys(("id", "task"), ID),
     **dict.fromkeys(("number", "offset", "after", "limit", "seq"), 1),

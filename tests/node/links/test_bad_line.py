@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.transport.fault_proxy import FaultProxy
 from node.links.test_live import MESH, Map, Zone
-from support.fault_proxy import FaultProxy
 
 EACH = 100_000
 """What every connection carries before it breaks."""

@@ -18,8 +18,8 @@ from holdfast.node.settings import Settings
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.limits import OBJECT_RANGE_BYTES
 from holdfast.rules.links import LinkState
+from holdfast.transport.fault_proxy import FaultProxy
 from support.daemon import PATIENCE_S, UpInThread, make_home, running
-from support.fault_proxy import FaultProxy
 
 MESH = "team"
 
@@ -375,6 +375,47 @@ def test_Z5_what_is_gone_is_skipped_only_when_somebody_says_so(zones: Map) -> No
     assert view.cursor == 3
     bob.refresh()
     zones.until(lambda: bob.subjects() == ["a1", "a4"])
+
+
+def test_Z5_a_link_whose_source_has_truncated_takes_a_snapshot_and_goes_on(zones: Map) -> None:
+    """Nobody is asked: files with their content, what was replaced, what was deleted."""
+    ana, bob = zones.zone("ana"), zones.zone("bob")
+    bob.pulls(ana)
+    ana.team.state.set("gone", 1)
+    zones.until(lambda: ana.frontier("zone:bob/ana") == 1)
+    bob.down()
+    large = bytes(OBJECT_RANGE_BYTES + 1)
+    ana.team.state.delete("gone")
+    for value in range(700):
+        ana.team.state.set(f"k{value % 650}", value)
+    ana.team.files.share("large.bin", large)
+    ana.team.memory.set("m", [1])
+    ana.node.log.retire("zone:bob/ana")
+    assert ana.node.sweep(Ttl(log_ms=0)).log_entries > 700
+    bob.again()
+    head = ana.node.log.head().offset
+    zones.until(lambda: ana.frontier("zone:bob/ana") == head)
+    assert [*bob.team.state.list()] == [*ana.team.state.list()]
+    assert bob.team.state.get("gone") is None
+    assert bob.team.files.read("large.bin", peer="ana") == large
+    assert bob.status("ana").snapshot_rows == 652
+    ana.write("next")
+    zones.until(lambda: bob.subjects()[-1] == "next")
+    assert bob.status("ana").quarantined == 0
+
+
+def test_Z5_a_new_link_gets_what_the_tables_of_its_source_show(zones: Map) -> None:
+    """What the log has forgotten before it was added, it does not owe; but what is there, comes."""
+    ana, bob = zones.zone("ana"), zones.zone("bob")
+    ana.write("a fact that is gone")
+    for value in range(5):
+        ana.team.state.set(f"k{value % 3}", value)
+    assert ana.node.sweep(Ttl(log_ms=0)).log_entries == 5
+    bob.pulls(ana)
+    zones.until(lambda: ana.frontier("zone:bob/ana") == 6)
+    assert [*bob.team.state.list()] == [*ana.team.state.list()]
+    assert bob.status("ana").state is LinkState.LIVE
+    assert "a fact that is gone" not in bob.subjects()
 
 
 def test_Z7_appends_are_not_held_up_by_a_reader_that_is_away(zones: Map) -> None:

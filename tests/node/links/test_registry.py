@@ -188,12 +188,19 @@ def test_Z5_skipping_asks_the_source_what_it_still_holds(here: Here) -> None:
     here.add(paused=True)
     here.take(state_set("a", 1))
     here.far.write(*[state_set("a", n, lamport=n) for n in range(1, 9)])
+    assert here.links.missing("bob") is None, "the source has no reader of this link yet"
     assert here.links.resume("bob", skip_missing=True).cursor == 1
+    assert here.links.missing("bob") == 0
     # Its reader there was retired: that is how entries come to be missing.
     here.far.filters.clear()
     here.far.truncate(5)
+    assert here.links.missing("bob") is None
+    assert (here.row().cursor, here.far.filters) == (1, {}), "to ask changes nothing on both sides"
     view = here.links.resume("bob", skip_missing=True)
     assert (view.cursor, view.paused) == (4, False)
+    here.far.truncate(7)
+    assert here.links.missing("bob") == 2
+    here.far.truncate(5)
     # Never backwards.
     assert here.links.resume("bob", skip_missing=True).cursor == 4
 

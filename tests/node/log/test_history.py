@@ -80,6 +80,34 @@ def test_S19_the_state_as_of_a_wall_clock_time(node: Node, clock: HandClock, sec
     assert values(node, at_ms=at + 999) == STORY[second + 1]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 5, 400])
+def test_S19_the_past_of_many_keys_is_read_in_parts(node: Node, limit: int) -> None:
+    state = team(node).state
+    for number in range(150):
+        state.set(f"k/{number:03}", number)
+    state.set("k", "the prefix itself")
+    state.set("k/", "beside them")
+    state.set("l", "behind them")
+    for number in range(20, 120):
+        state.delete(f"k/{number:03}")
+    point = node.log.head().offset
+    state.set("k/000", "later")
+    whole = [entry.key for entry in state.as_of(offset=point) if entry.key.startswith("k/")]
+    assert len(whole) == 51
+    found: list[str] = []
+    while page := state.as_of(
+        offset=point, prefix="k/", after=found[-1] if found else "", limit=limit
+    ):
+        assert len(page) <= limit
+        found += [entry.key for entry in page]
+    assert found == whole
+    assert [entry.key for entry in state.as_of(offset=point, after="k/149")] == ["l"]
+    assert state.as_of(offset=point, prefix="k/", after="l") == []
+    for wrong in (0, -1, True):
+        with pytest.raises(BadInput, match="limit"):
+            state.as_of(offset=point, limit=wrong)
+
+
 def test_S19_beyond_the_end_is_the_present(node: Node, clock: HandClock) -> None:
     write_a_story(node, clock)
     for point in ({"offset": 99}, {"lamport": 10**12}, {"at_ms": 10**15}):

@@ -499,6 +499,23 @@ def test_Z4_the_library_reads_by_filters_too(node: Node) -> None:
         node.log.add_consumer("odd", filter=Filter(classes=("odd",)))
 
 
+def test_Z4_a_reader_may_want_single_ops(node: Node) -> None:
+    fill(node, 2)
+    team(node).state.set("k", 1)
+    team(node).state.delete("k")
+    for name, filter, offsets in (
+        ("deletions", Filter(ops=("state.delete",)), [4]),
+        ("of a class", Filter(classes=("state",), ops=("state.set", "fact.append")), [3]),
+        ("nothing", Filter(ops=("audit.append",)), []),
+    ):
+        node.log.add_consumer(name, filter=filter)
+        assert [entry.offset for entry in node.log.fetch(name)] == offsets
+        assert node.log.batch(name).upto == 4
+    nothing = Filter(classes=("state",), ops=("fact.append",))
+    with node._engine.store.read() as tx:
+        assert tx.log_columns(1, 5, 10, 1 << 20, nothing).offset == []
+
+
 _spans = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 6)), max_size=4)
 
 

@@ -18,6 +18,7 @@ from holdfast.node.recovery.doctor import diagnose
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules.envelope import decode
 from holdfast.rules.errors import (
+    AmbiguousId,
     BadEnvelope,
     BadId,
     BadInput,
@@ -29,11 +30,13 @@ from holdfast.rules.errors import (
     IdReused,
     NotShared,
     OverLimit,
+    PastEnd,
     UnknownDestination,
     UnknownMesh,
     UnknownMessage,
 )
 from holdfast.rules.inbox_match import InboxMatch
+from holdfast.rules.keys import bytes_of
 from holdfast.rules.limits import DAY_MS, HOUR_MS, MESSAGE_BYTES_MAX, OUTBOX_DONE_MS
 from holdfast.rules.message import check_arriving
 from holdfast.rules.outbox import Policies, Policy, lane_of, outbox_row
@@ -211,8 +214,12 @@ def test_D5_a_dm_goes_to_a_key_or_to_a_member_by_name(ana: Node) -> None:
 def test_D5_two_members_of_one_name_are_told_apart_by_their_keys(ana: Node) -> None:
     known_members = [known_member("b", name="bob"), known_member("c", name="bob")]
     store_of(ana).write(lambda tx: tx.known_members_put(MESH, known_members))
-    with pytest.raises(UnknownDestination, match="several"):
+    with pytest.raises(AmbiguousId, match="several") as refused:
         team(ana).send("psst", dm="bob")
+    (first, _), (second, _) = refused.value.candidates
+    assert bytes_of(first, 32).hex() == KEY
+    for spelled in (second, second[:8], bytes_of(second, 32).hex()):
+        assert team(ana).send("psst", dm=spelled).ref == bytes_of(second, 32).hex()
 
 
 def test_D3_the_largest_message_passes_every_check_of_the_broker(ana: Node) -> None:
@@ -244,6 +251,25 @@ def test_D13_what_the_broker_brings_is_in_the_inbox_once(ana: Node, clock: HandC
     assert list(ana.inbox.list(unread=True)) == []
     bring(ana, raw)
     assert ana.inbox.counts() == (1, 0), "a redelivery is no news"
+
+
+def test_D13_messages_are_watched_as_they_arrive_and_from_a_number_on(ana: Node) -> None:
+    news = [e.message_send("topic", f"n{n % 2}", b"%d" % n, lamport=3 + n) for n in range(6)]
+    ana.apply([news[2]])  # as history first: its place in the log is before that of the others
+    with team(ana).inbox.watch() as watch:
+        bring(ana, news[0], news[1])
+        bring(ana, news[2])
+        assert [next(watch).preview for _ in range(3)] == ["0", "1", "2"]
+    bring(ana, *news[3:])
+    with ana.inbox.watch(since=watch.cursor) as again:
+        assert [next(again).preview for _ in range(3)] == ["3", "4", "5"]
+    with ana.inbox.watch(topic="n1", sender="bob", since="start") as narrow:
+        found = [next(narrow) for _ in range(3)]
+    assert [(one.preview, one.ref) for one in found] == [("1", "n1"), ("3", "n1"), ("5", "n1")]
+    with pytest.raises(PastEnd, match="the newest is 6"):
+        ana.inbox.watch(since=7)
+    with pytest.raises(BadInput, match="no number"):
+        ana.inbox.watch(since="1:2")
 
 
 def test_D13_a_message_that_comes_by_another_way_is_history(ana: Node) -> None:

@@ -13,9 +13,10 @@ from random import Random
 import pytest
 
 from holdfast.node.quorum.api import ReadDemand, StrongReceipt
+from holdfast.node.quorum.etcd.orders import EtcdPlace
 from holdfast.rules.bodies import Body, encode_body
 from holdfast.rules.envelope import encode
-from holdfast.rules.errors import HoldfastError, LeaseHeld, LeaseNotHeld, NoQuorum
+from holdfast.rules.errors import HoldfastError, LeaseHeld, LeaseNotHeld, NoQuorum, NotFresh
 from holdfast.rules.ids import parse_id
 from holdfast.rules.quorum.intents import (
     MOVE,
@@ -27,6 +28,7 @@ from holdfast.rules.quorum.intents import (
     OrderMove,
 )
 from holdfast.rules.quorum.log_rows import TAG_BYTES
+from holdfast.rules.quorum.order_move import has_not_begun
 from holdfast.rules.quorum.view import LeaseRow
 from holdfast.storage.ports import Transaction
 from support.envelopes import MESH
@@ -39,6 +41,7 @@ from support.moved_nodes import (
     etcd_address,
     mission_put,
     refreshed,
+    row_of,
     same,
     settled,
     title,
@@ -222,6 +225,46 @@ def test_Q4_a_lease_stays_with_its_holder_across_a_move_and_fences_grow(tmp_path
         assert (lease_of(ana).holder, taken.order > first.order) == ("ana", True)
         with pytest.raises(LeaseNotHeld):
             await lease(bo, "renew", LeaseRenew(session, LONG_MS))
+
+    voted(tmp_path, story, "ana", "bo")
+
+
+def test_Q4_Q9_leases_and_reads_between_two_orders_wait_for_the_next(tmp_path: Path) -> None:
+    """The old order has ended everywhere, and the node that begins the next one is held up."""
+
+    async def story(nodes: list[VoterNode]) -> None:
+        ana, bo = nodes
+        await ana.host.quorum.init(MESH, ("bo",))
+        session = parse_id((await lease(bo, "acquire", LeaseAcquire(LONG_MS))).id)
+        etcd, go_on = ana.host._orders._etcd, asyncio.Event()
+        keep_place = etcd.keep_place
+
+        async def held_up(mesh: str, address: str, *, nonce: bytes | None = None) -> EtcdPlace:
+            await go_on.wait()
+            return await keep_place(mesh, address, nonce=nonce)
+
+        etcd.keep_place = held_up  # type: ignore[method-assign]
+        move = ana.host.quorum.move(MESH, engine=etcd_address(new_scope()))
+        moving = asyncio.create_task(move)
+        await until(lambda: all(has_not_begun(row_of(node)) for node in nodes))
+        calls = [
+            asyncio.create_task(call)
+            for node in nodes
+            for call in (
+                lease(bo, "renew", LeaseRenew(session, LONG_MS)),
+                node.host.quorum.confirm(MESH, ReadDemand(), timeout_ms=SOON_MS),
+            )
+        ]
+        with pytest.raises(NotFresh):  # whoever has no time for it hears so
+            await bo.host.quorum.confirm(MESH, ReadDemand(), timeout_ms=1)
+        assert not any(call.done() for call in calls)
+        go_on.set()
+        await moving
+        await asyncio.gather(*calls)
+        await same(ana, bo)
+        renewed = lease_of(bo).renewed
+        assert renewed is not None
+        assert renewed.order.incarnation == 2
 
     voted(tmp_path, story, "ana", "bo")
 

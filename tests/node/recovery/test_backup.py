@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.node.home.opening import LogMark
 from holdfast.node.library.node import Node, open_node
-from holdfast.node.recovery.backup import backup, restore
-from holdfast.node.recovery.backup_manifest import BackupManifest
+from holdfast.node.recovery.backup import JOB, backup, restore
+from holdfast.node.recovery.backup_manifest import BackupManifest, read_manifest
+from holdfast.node.recovery.doctor import diagnose
 from holdfast.node.trust.own_key import OwnKey
 from holdfast.node.upkeep.sweep import Ttl
 from holdfast.rules import limits
@@ -371,6 +372,22 @@ def test_S13_a_restored_log_counts_in_a_new_epoch_and_its_clocks_skip_ahead(
         before = max(entry.lamport for entry in node.log.range())
         receipt = team(node).state.set("after", 1)
         assert receipt.lamport > before + limits.RESTORE_LAMPORT_SKIP
+
+
+def test_S13_a_restored_home_knows_the_backup_that_it_comes_from(
+    node: Node, tmp_path: Path
+) -> None:
+    before = node._engine.ctx.now_ms()
+    backup(node, tmp_path / "saved")
+    node.close()
+    restore(tmp_path / "saved", tmp_path / "again")
+    (found,) = [check for check in diagnose(tmp_path / "again").checks if check.name == "backup"]
+    assert (found.status, str(tmp_path / "saved") in found.message) == ("ok", True)
+    with open_immutable(HomePaths(tmp_path / "again").database) as reader:
+        job = reader.job_get(JOB)
+    assert job is not None
+    assert job.updated_at >= before, "it is as old as the backup, not as the restore"
+    assert job.updated_at == read_manifest(tmp_path / "saved").created_at
 
 
 def test_S13_the_new_epoch_is_above_that_of_the_home_it_replaces(

@@ -46,6 +46,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text
 from holdfast.rules.invites import Invite, format_invite, parse_invite
 from holdfast.rules.keys import card_of
+from holdfast.rules.limits import HOUR_MS, INVITE_HOURS_MAX
 from holdfast.rules.outbox import lane_of
 from holdfast.storage.files.home import HomePaths
 from holdfast.transport.session_client import SessionClient
@@ -180,6 +181,26 @@ def test_S14_messages_and_superseded_changes_stay_at_home(
     for value in range(5):
         mesh.state.set("k", value)
     assert sharing(ana).publish("quiet", broker=hub.url).rows == 1
+
+
+def test_D15_the_first_invite_is_good_for_seven_days_unless_its_maker_says_otherwise(
+    hub: BrokerUp, homes: Callable[[str], Node]
+) -> None:
+    ana = homes("ana")
+
+    def hours(slug: str, **given: Any) -> float:
+        ana.create_mesh(slug)
+        sharing(ana).publish(slug, broker=hub.url, **given)
+        (made,) = sharing(ana).invites(slug)
+        return (made.expires_at - made.made_at) / HOUR_MS
+
+    assert hours("a-week") == 7 * 24
+    assert hours("an-hour", invite_hours=1) == 1
+    ana.create_mesh("never")
+    for wrong in (0, INVITE_HOURS_MAX + 1):
+        with pytest.raises(BadInput):
+            sharing(ana).publish("never", broker=hub.url, invite_hours=wrong)
+    assert not ana.mesh("never").info().shared
 
 
 # --- large ---------------------------------------------------------------------------------------
@@ -397,7 +418,7 @@ def test_S14_a_name_that_is_taken_at_the_broker_is_refused_with_another_one(
     sharing(ana).publish("taken", broker=hub.url)
     with pytest.raises(AlreadyExists) as refused:
         sharing(bob).publish("taken", broker=hub.url)
-    assert "taken=taken-bob" in refused.value.hint
+    assert f"mesh publish taken --as taken-2 --broker {hub.url}" in refused.value.hint
     assert bob.mesh("taken").info().kind == "personal"
     with bob._engine.store.read() as tx:
         assert publish.begun(tx, "taken") is None

@@ -15,8 +15,8 @@ from holdfast.broker.object_gc import collect_all
 from holdfast.broker.upkeep import BrokerUpkeep
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.committed_intake import commit_trouble
-from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.node.core.following.committed_state import give_state
 from holdfast.node.core.write_queue import queue_list
 from holdfast.node.sync.run_once import wait_until_synced

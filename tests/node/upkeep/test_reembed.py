@@ -173,3 +173,23 @@ def test_S8_a_new_vector_of_a_key_replaces_the_one_before(node: Node) -> None:
     assert [(row.content, row.live, row.tombstone) for _, row in rows] == [
         *(("one", False, False), ("two", False, False), ("", False, True), ("three", True, False))
     ]
+
+
+def test_S8_storing_under_a_model_that_was_left_warns_once(node: Node) -> None:
+    vectors = team(node).vectors
+    fill(node, 1)
+    vectors.reembed(OLD, NEW, embed)
+    assert node.take_warnings() == []
+    stored = vectors.store("late", [1, 2], model=OLD)
+    vectors.store("later", [1, 2], model=OLD)
+    vectors.store("right", [1, 2, 3], model=NEW)
+    (warning,) = node.take_warnings()
+    assert (warning.type, warning.mesh, warning.by_peer) == (
+        "vector_model_deprecated",
+        "team",
+        node.peer,
+    )
+    assert warning.entity == f"{OLD.provider}:{OLD.name}:{OLD.version}"
+    assert warning.at_lamport == stored.stamp.lamport
+    vectors.store("again", [1, 2], model=OLD)
+    assert len(node.take_warnings()) == 1, "who has read it and goes on is told again"

@@ -103,7 +103,9 @@ def test_P7_what_is_a_nodes_own_is_embedded_once_and_the_rest_is_left_to_its_own
     partly = _head(home) - before
     for note in (tmp_path / "lake" / "jobs").iterdir():
         note.unlink()  # as if nobody knew what was done: the node knows
-    report = run()
+    told: list[tuple[str, int, int]] = []
+    report = run(progress=lambda *step: told.append(step))
+    assert [done for _, done, _ in told] == list(range(1, told[-1][2] + 1))
     assert (report.vectors, report.up_to_date, report.embedded, report.empty) == (7, 1, 5, 1)
     assert report.empty_keys == ("ana/blank",)
     assert report.of_others == 1, "bob's, which only bob can write"

@@ -20,12 +20,14 @@ from holdfast.pipeline.fold.turned import things_of
 from holdfast.pipeline.fold.winners import contenders, winners
 from holdfast.pipeline.lake.schema import FAMILY_OF, KEYS, SILVER
 from holdfast.rules.audit_chain import AuditChain, AuditRow, next_event
-from holdfast.rules.bodies import OPS, family_of
+from holdfast.rules.bodies import OPS, MemorySet, family_of
+from holdfast.rules.envelope import CREATED_VERSION
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import FOLD_KEYS_AT_ONCE_ROWS_MAX, FOLD_TWO_SCANS_ROWS_MIN
 from holdfast.rules.merge import DELETES, MERGES, Merge
 from holdfast.rules.order import ORDER_COLUMNS, Version, is_newer
 from holdfast.rules.rebuild import rebuild_event
+from holdfast.rules.vectors import Model
 from support.envelopes import (
     file_share,
     make_id,
@@ -43,6 +45,8 @@ from support.lake_rows import STAMPED, Rows, bronze_of, held, silver_rows
 
 pytestmark = pytest.mark.timeout(400)  # many jobs, on a machine that may be busy
 
+SMALL = Model(provider="test", name="tiny", dim=2, quantization="int8")
+BITS = Model(provider="test", name="tiny", dim=8, quantization="binary")
 CROWDED = 40
 """Keys that many peers write at the same moments."""
 
@@ -59,14 +63,18 @@ def crowd(rng: random.Random) -> list[bytes]:
         own = f"crowded {rng.randrange(CROWDED // len(PEERS))}"
         task = rng.choice(tasks)
         stamp = {"origin": rng.choice(PEERS), "lamport": rng.randint(1, 4), "mesh": "mesh-0"}
+        again = MemorySet(b"%d" % number, ("again",), 1_600_000_000_000 + number)
         made: list[Callable[..., bytes]] = [
             partial(state_set, key, number),
             partial(raw, "state.delete", key),
             partial(memory_set, own, number),
+            partial(raw, "memory.set", own, again, version=CREATED_VERSION),
             partial(raw, "memory.forget", own),
             partial(file_share, own, b"%d" % number),
             partial(raw, "file.delete", own),
             partial(vector_store, own, [1, number]),
+            partial(vector_store, own, [number % 100, -1], model=SMALL),
+            partial(vector_store, own, bytes((number % 256,)), model=BITS),
             partial(vector_delete, own),
             partial(task_claim, task, rng.randint(0, 1)),
             partial(task_release, task, rng.randint(0, 1)),

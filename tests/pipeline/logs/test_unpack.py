@@ -14,6 +14,7 @@ from holdfast.pipeline.lake import schema
 from holdfast.pipeline.logs.arrow import LOG
 from holdfast.pipeline.logs.log import open_log
 from holdfast.pipeline.logs.unpack import ENVELOPE, decode_header
+from holdfast.rules.bodies import VectorStore
 from holdfast.rules.envelope import decode
 from holdfast.rules.ids import id_text
 from support import envelopes
@@ -99,6 +100,21 @@ def test_P1_every_field_of_every_family_is_unpacked(tmp_path: Path) -> None:
         assert row["model"] == (MODEL.fingerprint if is_vector else "")
     ops = set(found.column("op").to_pylist())
     assert {"vector.delete", "state.delete", "task.claim", "fact.append"} <= ops
+
+
+def test_P1_vectors_of_bytes_and_bits_are_unpacked_and_those_that_do_not_fit_are_named() -> None:
+    def stored(quantization: str, dim: int, embedding: bytes) -> bytes:
+        body = VectorStore("p", "m", "1", dim, quantization, embedding)
+        return envelopes.raw("vector.store", "k", body, owner="ana")
+
+    raws = [
+        *(stored("int8", 3, b"abc"), stored("binary", 24, b"abc")),
+        *(stored("int8", 3, bytes(12)), stored("binary", 24, bytes(24))),
+        *(stored("binary", 3, b"a"), stored("int4", 3, b"ab")),
+    ]
+    told = problems(raws)
+    assert told[:2] == [None, None]
+    assert all("bad_vector" in (one or "") for one in told[2:]), told
 
 
 def test_P1_bytes_that_cannot_be_read_are_named_and_kept() -> None:

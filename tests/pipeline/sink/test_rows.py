@@ -323,6 +323,26 @@ def test_P8_vectors_come_as_numbers_or_packed_and_are_packed_alike(home: Path) -
     assert [(hit.key, hit.distance) for hit in hits] == [("a", 0.0), ("c", 0.0)]
 
 
+def test_P8_vectors_of_bytes_and_bits_come_as_integers_or_packed(home: Path) -> None:
+    model = {"op": "vector.store", "provider": "p", "model": "m"}
+    lists = pa.array([[1, -128], [3, 4], [300, 0]], pa.list_(pa.int16()))
+    with pytest.raises(JobFailed, match="bad_vector 1"):
+        put(home, table(key=["a", "b", "far"], embedding=lists), **model, quantization="int8")
+    binary = table(key=["c"], embedding=pa.array([b"\x01\x00"], pa.binary()))
+    put(home, binary, **model, quantization="int8", writeId="w2")
+    mixed = table(key=["d"], embedding=pa.array([[0, 1] * 4]), quantization=["binary"])
+    put(home, mixed, **model, writeId="w3")
+    with holdfast.open(home) as node:
+        vectors = node.mesh("team").vectors
+        small = Model(provider="p", name="m", dim=2, quantization="int8")
+        hits = vectors.search([1, 0], model=small)
+        assert [(hit.key, hit.distance) for hit in hits] == [
+            *(("c", 0.0), ("b", pytest.approx(20**0.5)), ("a", 128.0)),
+        ]
+        bits = Model(provider="p", name="m", dim=8, quantization="binary")
+        assert [hit.distance for hit in vectors.search(b"\x55", model=bits)] == [0.0]
+
+
 def test_P8_vectors_are_cut_out_right_wherever_a_batch_was_sliced(home: Path) -> None:
     lists = pa.array([[9.0, 9.0], None, [1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
     whole = pa.RecordBatch.from_pydict({"key": ["x", "y", "a", "b"], "embedding": lists})

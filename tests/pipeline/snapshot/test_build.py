@@ -64,7 +64,11 @@ def test_P6_a_home_from_the_lake_has_the_tables_of_every_node(
     left = _cut_short(spark, lake, tmp_path / "snap", monkeypatch)
     monkeypatch.setattr(snapshot, "SNAPSHOT_PART_BYTES", 10_000)
     signer = Signer("lake", b"l" * 32)
-    report = build_snapshot(spark, lake, str(tmp_path / "snap"), sign=signer)
+    told: list[tuple[str, int, int]] = []
+    report = build_snapshot(
+        spark, lake, str(tmp_path / "snap"), sign=signer, progress=lambda *step: told.append(step)
+    )
+    assert [(done, total) for _, done, total in told] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     held = _held(tmp_path / "snap")
     _check_files(tmp_path / "snap", report.parts)
     assert report.strays == left > 0

@@ -21,11 +21,15 @@ from support.held_rows import ROWS
 
 ENTRY = StructType([BRONZE[name] for name in ("mesh", "id", "raw")])
 BESIDE = {
+    "memory": {"created_at"},
+    "files": {"created_at"},
     "tasks": {"number"},
     "task_events": {"number"},
     "entities": {"id", "updated_at", "number"},
 }
-"""By table: what the lake knows by the commit, and a node does not keep in the row."""
+"""By table: what the lake knows by the commit, and a node does not keep in the row; and what nodes
+may differ in: what was replaced before schema 22 has no time of its first version everywhere.
+"""
 SCHEMAS = {
     table: pa.schema(
         [

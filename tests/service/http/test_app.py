@@ -593,7 +593,7 @@ def test_U4_entries_are_told_as_they_come_and_a_client_finds_its_place(up: UpInT
     events = Events(up)
     receipt = node.mesh("team").state.set("build", "green")
     event = events.next()
-    assert (event["event"], int(event["id"])) == ("entry", receipt.offset)
+    assert (event["event"], event["id"]) == ("entry", f"1:{receipt.offset}")
     assert event["data"] == {
         "offset": receipt.offset,
         "id": receipt.id,
@@ -604,7 +604,7 @@ def test_U4_entries_are_told_as_they_come_and_a_client_finds_its_place(up: UpInT
     }
     events.close()
     later = [node.mesh("board").state.set("k", number).offset for number in range(3)]
-    again = Events(up, **{"last-event-id": str(receipt.offset)})
+    again = Events(up, **{"last-event-id": event["id"]})
     assert again.offsets(3) == later
     again.close()
     # The header wins: a browser that comes back sends it along with the address it knows.
@@ -630,6 +630,43 @@ def test_U4_events_are_filtered_by_mesh_and_kind(up: UpInThread) -> None:
         events = Events(up, query)
         assert events.offsets(len(wanted)) == wanted
         events.close()
+
+
+def test_U4_events_of_a_family_with_what_each_change_says(up: UpInThread) -> None:
+    """What `watch` gives to a program, over HTTP."""
+    node = up.daemon.api.node
+    start = node.log.head().offset
+    team = node.mesh("team")
+    team.state.set("build/linux", {"green": True}, meta={"why": "so"})
+    team.state.set("other", 1)
+    team.memory.set("build/mine", "text")
+    team.state.delete("build/linux")
+    events = Events(up, f"?since=1:{start}&family=state&prefix=build/&full=true&peer=ana")
+    first, second = (events.next()["data"] for _ in range(2))
+    assert (first["op"], first["entity"], first["body"]) == (
+        *("state.set", "build/linux"),
+        {"value": {"green": True}},
+    )
+    assert (first["meta"], first["owner"], first["recorded_at"]) == (
+        *({"why": "so"}, ""),
+        first["created_at"],
+    )
+    assert (second["op"], second["body"]) == ("state.delete", {})
+    events.close()
+    deleted = Events(up, f"?since={start}&op=state.delete")
+    assert deleted.next()["data"]["op"] == "state.delete"
+    deleted.close()
+    remembered = Events(up, f"?since={start}&op=memory&full=true")
+    found = remembered.next()["data"]
+    assert (found["owner"], found["body"]) == ("ana", {"value": "text", "tags": []})
+    remembered.close()
+
+
+def test_S13_a_stream_does_not_go_on_in_a_log_that_has_gone_back(up: UpInThread) -> None:
+    answer = ask(up.unix, "GET", "/v1/events", headers={"last-event-id": "7:1"})
+    assert (answer.status, answer.code) == (409, "epoch_changed")
+    for query in ("since=x", "op=state.sat", "family=states", "full=perhaps", "prefix="):
+        assert ask(up.unix, "GET", f"/v1/events?{query}").code in ("bad_input", "bad_key"), query
 
 
 def test_Z8_a_reader_hears_only_of_what_it_may_read(up: UpInThread, tokens: dict[str, str]) -> None:
@@ -678,8 +715,8 @@ def test_U4_a_quiet_stream_shows_that_it_lives(
     monkeypatch.setattr(limits, "HEARTBEAT_MS", 20)
     up = serving()
     events = Events(up)
-    assert events._block() == [": still here"]
-    assert events._block() == [": still here"]
+    assert events._block() == [events.begun, ": still here"]
+    assert events._block() == [events.begun, ": still here"]
     events.close()
 
 
@@ -690,7 +727,7 @@ def test_Z8_a_stream_ends_when_its_token_is_taken_back(
     up = serving()
     token = up.daemon.api.trust.add_token("short", reads=["team"])
     events = Events(up, address=up.tls, authorization=f"Bearer {token}")
-    assert events._block() == [": still here"]
+    assert events._block() == [events.begun, ": still here"]
     up.daemon.api.trust.revoke_token("short")
     event = events.next()
     assert (event["event"], event["data"]["error"]["code"]) == ("error", "bad_token")

@@ -332,3 +332,27 @@ def test_D10_a_body_that_does_not_come_to_its_end_holds_no_more_than_its_limit(
         client.sendall(bytes(size - sent))
         client.settimeout(30)
         assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")
+
+
+def test_D10_a_stream_that_is_not_read_holds_a_small_page_however_large_the_entries_are(
+    up: UpInThread,
+) -> None:
+    """Many watchers that read nothing held several megabytes each, in the loop too."""
+    large = "x" * limits.EVENT_PAGE_BYTES
+    for number in range(4):
+        body = json.dumps({"value": large}).encode()
+        path = f"/v1/meshes/team/state/large{number}"
+        assert ask(up.unix, "PUT", path, body).status == 200
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(up.unix.removeprefix("unix:"))
+        client.sendall(b"GET /v1/events?since=start&full=true HTTP/1.1\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as answer:
+            while answer.readline() != b"\r\n":
+                pass
+            pieces = []
+            while size := int(answer.readline(), 16):
+                pieces.append(answer.read(size + 2))
+    assert b"".join(pieces).count(large.encode()) == 4, "each entry comes all the same"
+    assert max(piece.count(large.encode()) for piece in pieces) == 1

@@ -86,6 +86,30 @@ def test_S3_each_write_of_a_group_is_answered_for_what_became_of_it() -> None:
     expect_no_failures(sweep_operation(operation))
 
 
+def _together(node: Node) -> None:
+    """A batch of three changes, of which the second names the stamp that it expects."""
+    with team(node).batch(id="together") as batch:
+        batch.state.set("together", 1, id=ID)
+        batch.memory.set("together", 2, expect="absent")
+        batch.files.share("together.bin", OTHER)
+
+
+def _all_there(node: Node) -> bool:
+    mesh = team(node)
+    there = {
+        mesh.state.get("together") is not None,
+        mesh.memory.get("together") is not None,
+        any(file.path == "together.bin" for file in mesh.files.list(scope="self")),
+    }
+    assert len(there) == 1, "a part of the batch was written"
+    return there.pop()
+
+
+def test_S3_a_batch_is_written_as_a_whole_or_not_at_all_whatever_call_fails() -> None:
+    operation = Operation(name="batch", before=some_rows, act=_together, happened=_all_there)
+    expect_no_failures(sweep_operation(operation))
+
+
 # --- opening, closing, creating, migrating -------------------------------------------------------
 
 

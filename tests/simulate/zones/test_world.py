@@ -31,7 +31,7 @@ KNOWN = 1000
 
 # What must have happened to the links of all these worlds together.
 EXPECTED = {
-    *("pause", "stay away", "remove a link", "backup", "restored", "skipped"),
+    *("pause", "stay away", "remove a link", "backup", "restored", "skipped", "snapshot"),
     *("late", "read ahead", "object begun", "object resumed", "Truncated", "EpochChanged"),
 }
 

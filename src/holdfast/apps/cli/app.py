@@ -13,13 +13,13 @@ import click
 
 from holdfast import __version__
 from holdfast.apps.cli import output
+from holdfast.apps.cli.main import without_collecting
 from holdfast.rules.errors import HoldfastError
 
 PROGRAM = "holdfast"
-COMPLETE = "_HOLDFAST_COMPLETE"
 
 _COMMANDS = (
-    *("init", "status", "paths", "up", "reload", "down", "doctor", "check"),
+    *("init", "status", "paths", "up", "reload", "down", "doctor", "check", "ping"),
     *(
         "mesh",
         "peer",
@@ -38,9 +38,9 @@ _COMMANDS = (
         "quorum",
         "log",
     ),
-    *("fact", "audit", "telemetry", "consumer", "link", "send", "inbox", "outbox", "sweep"),
-    *("backup", "restore", "export", "import", "queue", "broker", "pipeline", "demo"),
-    *("completion", "help"),
+    *("fact", "object", "audit", "telemetry", "consumer", "link", "send", "inbox", "outbox"),
+    *("sweep", "batch", "backup", "restore", "export", "import", "queue", "broker", "pipeline"),
+    *("console", "demo", "mcp", "bench", "service", "context", "bugreport", "completion", "help"),
 )
 _MODULES = {"down": "up", "reload": "up", "restore": "backup", "import": "export"}
 """A command lives in the module of its own name, but for those that undo what another one does."""
@@ -55,7 +55,9 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"holdfast.apps.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        name = _MODULES.get(cmd_name, cmd_name)
+        with without_collecting():
+            module = import_module(f"holdfast.apps.cli.commands.{name}")
         command = getattr(module, f"{cmd_name}_")
         assert isinstance(command, click.Command)
         return command
@@ -76,27 +78,31 @@ class Root(click.Group):
     PROGRAM, cls=Root, invoke_without_command=True, context_settings={"max_content_width": 100}
 )
 @click.option("--home", metavar="FOLDER", help="The home; else $HOLDFAST_HOME, else the default.")
+@click.option("--context", metavar="NAME", help="The context to work in.")
 @click.option("--mesh", metavar="NAME", help="The mesh; else $HOLDFAST_MESH, else the only one.")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, errors too.")
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
-def root(ctx: click.Context, home: str | None, mesh: str | None, as_json: bool) -> None:
+def root(
+    ctx: click.Context, home: str | None, context: str | None, mesh: str | None, as_json: bool
+) -> None:
     """Shared state that stays alive on machines that come and go.
 
-    Data goes to stdout, messages to stderr. The three options below may also stand after a command.
+    Data goes to stdout, messages to stderr. The four options below may also stand after a command.
     Alone, `holdfast` says how things stand and what to do next.
     """
-    ctx.obj = {"home": home, "mesh": mesh, "as_json": as_json}
+    ctx.obj = {"home": home, "context": context, "mesh": mesh, "as_json": as_json}
     if ctx.invoked_subcommand is None:
         from holdfast.apps.cli.commands.status import overview
 
-        output.works_at(home)
-        overview(home, as_json)
+        output.works_at(home, context=context)
+        overview(home, context, as_json)
 
 
 def run(words: list[str]) -> int:
     """Runs a full command; every error is printed in one shape and becomes an exit code."""
     output.works_at()
+    output.typed[:] = words
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     try:
         return _dispatch(words)
@@ -106,7 +112,7 @@ def run(words: list[str]) -> int:
         output.talk(error.format_message())
         return error.exit_code
     except click.ClickException as error:
-        output.failure("usage", _sentence(error), _usage_hint(error), as_json)
+        output.failure("usage", _sentence(error), _usage_hint(error, words), as_json)
         return error.exit_code
     except OSError as error:
         if error.filename is None:
@@ -120,10 +126,6 @@ def run(words: list[str]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     """What click's own `main` does, but for its way with closed pipes and interruptions."""
-    if instruction := os.environ.get(COMPLETE):
-        from click.shell_completion import shell_complete
-
-        return shell_complete(root, {}, PROGRAM, COMPLETE, instruction)
     try:
         with root.make_context(PROGRAM, list(words)) as ctx:
             code = root.invoke(ctx)
@@ -137,9 +139,17 @@ def _sentence(error: click.ClickException) -> str:
     return message[:1].lower() + message[1:].removesuffix(".")
 
 
-def _usage_hint(error: click.ClickException) -> str:
+def _usage_hint(error: click.ClickException, words: list[str]) -> str:
+    from holdfast.apps.cli import suggest
+
     ctx: click.Context | None = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else PROGRAM
+    wrong = getattr(error, "command_name", None) or getattr(error, "option_name", None)
+    near = suggest.first_of(wrong, getattr(error, "possibilities", None))
+    if wrong is not None and near is not None:
+        anew = suggest.said_anew(words, wrong, near)
+        if anew:
+            return f"did you mean: {anew}; or see: {path} --help"
     if isinstance(error, click.exceptions.NoSuchOption):
         return f"see: {path} --help; write -- before a value that begins with a dash"
     return f"see: {path} --help"

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
+import click
 import msgspec
 
+from holdfast.apps.cli import contents
 from holdfast.node.library.node import Mesh
 from holdfast.rules import limits
-from holdfast.rules.errors import BadInput, BadValue, BadVector, OverLimit, UnknownModel
+from holdfast.rules.errors import (
+    BadInput,
+    BadValue,
+    BadVector,
+    OverLimit,
+    StampMoved,
+    UnknownModel,
+)
+from holdfast.rules.expected import ABSENT
 from holdfast.rules.rows import ModelRow
 from holdfast.rules.strict_json import strict_json
 from holdfast.rules.vectors import Model
 
 STDIN = "-"
+
+EXPECT = click.option(
+    "--expect", metavar="STAMP", help="Only if it is at this stamp here (12@ana); else conflict."
+)
+CREATE_ONLY = click.option("--create-only", is_flag=True, help="Only if nothing is there here.")
 _READ_BYTES_MAX = 16 * limits.VALUE_BYTES_MAX
 """JSON may be written more loosely than it is stored, but an endless input must end somewhere."""
 
@@ -31,6 +51,30 @@ def text_of(argument: str) -> str:
         ) from None
 
 
+def secret_of(name: str) -> str | None:
+    """The secret in the environment, or in the file that the variable with `_FILE` after its name
+    names: what others can list is then a path. Credentials of systemd and secrets of containers
+    are such files. None if neither says anything.
+    """
+    file = f"{name}_FILE"
+    said, path = os.environ.get(name, ""), os.environ.get(file, "")
+    if said and path:
+        raise BadInput(f"${name} and ${file} are two answers to one question")
+    if not path:
+        return said or None
+    with Path(path).open("rb") as stream:
+        raw = stream.read(limits.TOKEN_FILE_BYTES_MAX + 1)
+    if len(raw) > limits.TOKEN_FILE_BYTES_MAX:
+        raise OverLimit(f"{path} has over {limits.TOKEN_FILE_BYTES_MAX} bytes: it is no secret")
+    try:
+        secret = raw.decode().strip()
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not UTF-8 text") from None
+    if not secret or "\n" in secret:
+        raise BadInput(f"{path} does not hold one line", hint=f"it is what ${file} names")
+    return secret
+
+
 def value_of(argument: str, as_json: bool) -> Any:
     """A value to store: text as it is, or parsed as JSON."""
     text = text_of(argument)
@@ -42,9 +86,48 @@ def json_of(text: str, what: str) -> Any:
     try:
         return strict_json(text.encode("utf-8", "surrogateescape"), what)
     except BadInput as error:
-        raise BadValue(
-            error.message, hint="quote text twice: '\"text\"', or store it as text"
-        ) from None
+        hint = error.hint or "quote text twice: '\"text\"', or store it as text"
+        raise BadValue(error.message, hint=hint) from None
+
+
+def expected(expect: str | None, create_only: bool) -> str | None:
+    """What must stand where a command writes, from `--expect` and `--create-only`."""
+    if create_only and expect is not None:
+        raise BadInput("--expect and --create-only are two answers to one question")
+    return ABSENT if create_only else expect
+
+
+@contextmanager
+def told_stamp(family: str, key: str, mesh: str, *, deletes: bool = False) -> Iterator[None]:
+    """A refusal because of another stamp says how to look, and how to write after that."""
+    try:
+        yield
+    except StampMoved as error:
+        look = f"look at it: holdfast {family} get {shlex.quote(key)} --json --mesh {mesh}"
+        then = "--create-only" if error.present is None else f"--expect {error.present}"
+        if error.present is None and deletes:
+            error.hint = look
+        else:
+            error.hint = f"{look}; then decide, and write with {then}"
+        raise
+
+
+def json_lines_of(file: str) -> list[Any]:
+    """The values of a file that has one in JSON on each line, or of stdin (`-`)."""
+    if file == STDIN:
+        raw = _all(sys.stdin.buffer)
+    else:
+        with contents.existing(file).open("rb") as stream:
+            raw = _all(stream)
+    lines = enumerate(raw.split(b"\n"), 1)
+    return [_json_line(line, number) for number, line in lines if line.strip()]
+
+
+def _json_line(line: bytes, number: int) -> Any:
+    try:
+        return strict_json(line, "it")
+    except BadInput as error:
+        raise BadInput(f"line {number}: {error.message}") from None
 
 
 def vector_of(argument: str | None, source: str | None) -> list[Any]:
@@ -93,13 +176,19 @@ def split_model(text: str) -> tuple[str, str, str]:
     return provider, name, version
 
 
-def model_for(mesh: Mesh, text: str, length: int | None, dim: int | None) -> Model:
-    """The model that is meant, with its dimension: as asked, as stored, or as the vector has.
+def model_for(
+    mesh: Mesh, text: str, length: int | None, dim: int | None, quantization: str | None = None
+) -> Model:
+    """The model that is meant, with its dimension and quantization: as asked, as stored, or as the
+    vector has.
 
     A vector of another length than the model's earlier ones is more likely a slip than a new model
     of the same name, so a new length needs --dim.
     """
-    known = sorted({row.dim for row in _rows(mesh, text)})
+    rows = [
+        row for row in _rows(mesh, text) if quantization is None or row.quantization == quantization
+    ]
+    known = sorted({row.dim for row in rows})
     if dim is None and length is not None and known and length not in known:
         raise BadVector(
             f"the vector has {length} numbers; {text} has {' or '.join(map(str, known))}",
@@ -113,7 +202,15 @@ def model_for(mesh: Mesh, text: str, length: int | None, dim: int | None) -> Mod
             hint="say which with --dim N",
         )
     provider, name, version = split_model(text)
-    return Model(provider=provider, name=name, version=version, dim=dim or length or known[0])
+    dim = dim or length or known[0]
+    kinds = sorted({row.quantization for row in rows if row.dim == dim})
+    if len(kinds) > 1:
+        raise BadInput(
+            f"{text} has vectors of several quantizations: {', '.join(kinds)}",
+            hint="say which with --quantization",
+        )
+    kind = quantization or next(iter(kinds), "float32")
+    return Model(provider=provider, name=name, version=version, dim=dim, quantization=kind)
 
 
 def _rows(mesh: Mesh, text: str) -> list[ModelRow]:

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+COMPLETE = "_HOLDFAST_COMPLETE"
+"""By this variable a shell asks what to offer."""
 INTERRUPTED = 130
 NO_READER = 141
 TERMINATED = 143
@@ -43,15 +45,45 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if COMPLETE in os.environ:
+        from holdfast.apps.cli.completion import shells
+
+        if (answered := shells.answer(os.environ)) is not None:
+            return answered
     from holdfast.apps.cli import quick
 
     code = quick.run(words)
     if code is not None:
         return code
-    from holdfast.apps.cli.app import run
+    _end_quickly()
+    with without_collecting():
+        from holdfast.apps.cli.app import run
 
     with _closed_at_sigterm():
         return run(words)
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """For imports: they make thousands of objects, of which none is garbage."""
+    import gc
+
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _end_quickly() -> None:
+    """At its end Python looks through all that was imported for cycles to take apart, which costs
+    more than most commands do. What is closed at the end is closed before.
+    """
+    import atexit
+    import gc
+
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
 
 
 @contextmanager

@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from holdfast.rules.errors import HoldfastError, UnknownKey
 
+Sink = Callable[[bytes], None]
+
+_diverted: Sink | None = None
+"""Where data goes instead of stdout."""
+typed: list[str] = []
+"""The words of this command, for hints that say it anew."""
 _places: dict[str, str] = {}
 """The options by which this command was told where to work: `--home` and its like."""
 
 
-def works_at(home: str | None = None, store: str | None = None, lake: str | None = None) -> None:
+def works_at(
+    home: str | None = None,
+    store: str | None = None,
+    lake: str | None = None,
+    context: str | None = None,
+) -> None:
     """Notes where this command was told to work; hints name the same place from now on. What the
     environment says needs no word: a pasted command finds it there too.
     """
     told = {"HOLDFAST_HOME": home, "HOLDFAST_BROKER_STORE": store, "HOLDFAST_LAKE": lake}
+    told["HOLDFAST_CONTEXT"] = context
     _places.clear()
     for variable, place in told.items():
         if place and place != os.environ.get(variable):
@@ -37,7 +50,18 @@ def pasteable(text: str) -> str:
 
 def out(text: str) -> None:
     """Prints data. Names of files may hold any bytes; they pass through unchanged."""
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    data = text.encode("utf-8", "surrogateescape")
+    if _diverted is None:
+        sys.stdout.buffer.write(data)
+    else:
+        _diverted(data)
+
+
+def divert(write: Sink | None) -> Sink | None:
+    """Sends data elsewhere from now on, to stdout again with None; returns where it went before."""
+    global _diverted
+    before, _diverted = _diverted, write
+    return before
 
 
 def talk(text: str) -> None:
@@ -60,8 +84,15 @@ def value_line(text: str) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
+def is_unescaped(text: str) -> bool:
+    """Whether a text stands in JSON as it is: most do, and need no import of json."""
+    return text.isprintable() and '"' not in text and "\\" not in text
+
+
 def quote(text: str) -> str:
     """A text as JSON, escaped in the same way as by the encoder of the full commands."""
+    if is_unescaped(text):
+        return f'"{text}"'
     from json.encoder import encode_basestring
 
     return encode_basestring(text)
@@ -84,19 +115,57 @@ def failure(code: str, message: str, hint: str, as_json: bool, **more: object) -
 def error(known: HoldfastError, as_json: bool) -> int:
     """Prints one of our errors; returns the exit code."""
     first = getattr(known, "first_available", None)
-    more = {} if first is None else {"first_available": first}
-    failure(known.code, known.message, known.hint, as_json, **more)
+    more: dict[str, object] = {} if first is None else {"first_available": first}
+    message = known.message
+    if candidates := getattr(known, "candidates", ()):
+        if as_json:
+            more["candidates"] = [{"id": id, "what": what} for id, what in candidates]
+        else:
+            message = "\n".join(
+                [f"{message}:", *(f"  {id}  {_shown(what)}" for id, what in candidates)]
+            )
+    present = getattr(known, "present", None)
+    if present is not None:
+        more["present"] = str(present)
+    failure(known.code, message, known.hint, as_json, **more)
     return known.exit_code
 
 
-def no_state(mesh: str, key: str) -> UnknownKey:
+def _shown(text: str) -> str:
+    """What a peer wrote, without anything that a terminal would obey."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+STATE_FIELDS = ("key", "value", "lamport", "peer", "updated_at")
+"""What a list of the state shows."""
+
+
+def empty_state(mesh: str) -> str:
+    return f"{mesh} has no state here"
+
+
+def no_state(mesh: str, key: str, near: list[str]) -> UnknownKey:
     return UnknownKey(
-        f"state of {mesh!r} has no key {key!r}", hint=f"see: holdfast state list --mesh {mesh}"
+        f"state of {mesh!r} has no key {key!r}",
+        hint=_nearest(key, near, "state get", mesh) + f"see: holdfast state list --mesh {mesh}",
     )
 
 
-def no_memory(mesh: str, key: str, whose: str) -> UnknownKey:
+def no_memory(mesh: str, key: str, whose: str, near: list[str]) -> UnknownKey:
     return UnknownKey(
         f"{whose} remembers nothing under {key!r} in {mesh!r}",
-        hint=f"see: holdfast memory list --scope all --mesh {mesh}",
+        hint=_nearest(key, near, "memory get", mesh)
+        + f"see: holdfast memory list --scope all --mesh {mesh}",
     )
+
+
+def _nearest(key: str, near: list[str], verb: str, mesh: str) -> str:
+    from holdfast.rules.nearest import nearest
+
+    found = nearest(key, near)
+    if found is None:
+        return ""
+    from shlex import quote
+
+    option = "-- " if found.startswith("-") else ""
+    return f"did you mean: holdfast {verb} --mesh {mesh} {option}{quote(found)}; or "

@@ -25,17 +25,20 @@ _ELSEWHERE: Final = "192.0.2.1"
 """An address that is nobody's, for documentation."""
 
 
-def ask(home: Path, method: str, path: str) -> bytes:
-    """The body of its answer; NoDaemon if no daemon serves the home."""
+def ask(
+    home: Path, method: str, path: str, body: bytes | None = None, read_ms: int = _PATIENCE_MS
+) -> bytes:
+    """The body of its answer; NoDaemon if no daemon serves the home. `body` is JSON."""
     place = socket_path(HomePaths(home))
     if not place.exists():
         raise NoDaemon(f"no daemon serves {home}")
     # The client imports TLS, which a command on a home without a daemon does not need.
     from holdfast.transport.http_client import Client
 
-    with closing(Client(f"unix:{place}", read_ms=_PATIENCE_MS)) as client:
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    with closing(Client(f"unix:{place}", read_ms=read_ms)) as client:
         try:
-            return client.call(method, path).body
+            return client.call(method, path, body=body, headers=headers).body
         except Unreachable as error:
             raise NoDaemon(f"no daemon serves {home}: {error.message}") from error
 

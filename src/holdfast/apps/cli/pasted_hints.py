@@ -15,13 +15,14 @@ from shlex import quote
 ALONE = frozenset(
     {
         *("init", "status", "paths", "up", "reload", "down", "doctor", "send", "sweep"),
-        *("backup", "restore", "export", "import"),
+        *("backup", "restore", "export", "import", "batch", "bugreport"),
+        *("ping", "bench", "console"),
     }
 )
 """Commands without verbs. A test compares them with the commands that there are."""
 PLACELESS = frozenset({"demo", "completion", "help"})
-PLACES = {"broker": "--store", "pipeline": "--lake"}
-"""The option that says where a noun works; `--home` for all others."""
+PLACES = {"broker": "--store", "pipeline": "--lake", "context": ""}
+"""The option that says where a noun works, empty if it works nowhere; `--home` for all others."""
 
 _COMMAND = re.compile(r"(?<!`)\bholdfast (?P<noun>[a-z]+)(?: (?P<verb>[a-z]+(?:-[a-z]+)*))?")
 _ENDS = re.compile(r"[;,`\n]|\bholdfast ")
@@ -34,7 +35,7 @@ def pasteable(text: str, places: Mapping[str, str]) -> str:
     done, at = [], 0
     for found in _COMMAND.finditer(text):
         noun, verb = found["noun"], found["verb"]
-        option = PLACES.get(noun, "--home")
+        option = PLACES.get(noun, "--context" if "--context" in places else "--home")
         if option not in places or noun in PLACELESS or (noun not in ALONE and verb is None):
             continue
         if option in _rest(text, found.end("noun")):

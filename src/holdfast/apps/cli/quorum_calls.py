@@ -156,7 +156,8 @@ def written(session: CommandSession, receipt: StrongReceipt, sentence: str) -> i
         return 0
     session.wrote(
         document,
-        f"queued: no quorum was there in time ({receipt.reason}); it waits on this node's disk and "
-        f"is tried again\nhint: holdfast writes show {receipt.id} --mesh {receipt.mesh}",
+        f"queued: no quorum was there in time ({receipt.reason}); it waits on this node's disk, "
+        f"and the daemon tries it again\n"
+        f"hint: holdfast writes show {receipt.id} --mesh {receipt.mesh}",
     )
     return NoQuorum.exit_code

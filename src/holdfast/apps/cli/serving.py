@@ -1,21 +1,20 @@
 """How `holdfast up` and `holdfast broker serve` run: in the foreground, or detached; and their end.
 
-A process that serves prints its events (`ready`, `stopping`, …): as JSON on stdout, or as sentences
-on stderr. What it logs goes to stderr, with the time.
+A process that serves prints its events (`ready`, `stopping`, …): on stdout, if it was started with
+`--json`, else on stderr like what it logs (`serving_log.py`).
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.apps.cli import output, tables
+from holdfast.apps.cli.serving_log import ServingLog
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import NoDaemon, StoreBusy
 from holdfast.rules.limits import SHUTDOWN_MS_MAX
@@ -25,19 +24,28 @@ if TYPE_CHECKING:
     from holdfast.service.lifecycle import OnEvent, Service
 
 
-def serve(session: CommandSession, make: Callable[[OnEvent], Service], **limits: int) -> int:
+def serve(
+    session: CommandSession,
+    make: Callable[[OnEvent], Service],
+    *,
+    log_level: str,
+    log_format: str | None,
+    **limits: int,
+) -> int:
     """Runs the service that `make` returns until a signal ends it; returns the exit code."""
     from holdfast.apps.cli.detached import tell_ready
     from holdfast.service.lifecycle import run
 
+    log = ServingLog(log_level, log_format, as_json=session.as_json)
+
     def report(event: str, document: dict[str, Any]) -> None:
         with suppress(OSError):  # nobody reads the output any more: no reason to stop serving
-            _report(session, event, document)
+            log.event(event, document, list(_lines(event, document)))
         if event == "ready":
             tell_ready(document)
             _freeze_what_stays()
 
-    with _logging(session.as_json):
+    with log.logging():
         return run(lambda: make(report), **limits)
 
 
@@ -67,11 +75,21 @@ def detach(
         f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value
     ]
     document = start(paths, words, as_json=session.as_json, environ=environ)
-    _report(session, "ready", document)
+    if session.as_json:
+        output.out(f"{tables.encode({'event': 'ready', **document}).decode()}\n")
+    for line in _lines("ready", document):
+        session.talk(tables.visible(line))
     session.talk(f"end it with: {down}")
     if not session.as_json:
         output.out(f"{document['listening'][-1]}\n")
     return 0
+
+
+_LOOK = {
+    "home": "how things stand: holdfast status",
+    "store": "how it stands: holdfast broker status",
+    "lake": "how it stands: holdfast pipeline status",
+}
 
 
 def end_daemon(session: CommandSession, paths: HomePaths, what: str) -> None:
@@ -80,7 +98,9 @@ def end_daemon(session: CommandSession, paths: HomePaths, what: str) -> None:
 
     note = daemon_note(paths)
     if note is None:
-        raise NoDaemon(f"no daemon serves {paths.root}", hint="")
+        raise NoDaemon(
+            f"no daemon serves {paths.root}", hint=f"nothing is to be ended; {_LOOK[what]}"
+        )
     with suppress(ProcessLookupError):  # it has ended meanwhile
         os.kill(note.pid, signal.SIGTERM)
     if not wait_until_free(paths, 2 * SHUTDOWN_MS_MAX / 1000):
@@ -88,15 +108,6 @@ def end_daemon(session: CommandSession, paths: HomePaths, what: str) -> None:
     session.talk(f"ended process {note.pid}")
     if session.as_json:
         session.show({what: str(paths.root), "pid": note.pid})
-
-
-def _report(session: CommandSession, event: str, document: dict[str, Any]) -> None:
-    if session.as_json:
-        output.out(f"{tables.encode({'event': event, **document}).decode()}\n")
-        output.flush()
-        return
-    for line in _lines(event, document):
-        output.talk(tables.visible(line))
 
 
 def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
@@ -113,34 +124,3 @@ def _lines(event: str, document: dict[str, Any]) -> Iterator[str]:
         yield f"{event} {document['name']} is {document['state']}"
     elif event != "disk":  # the log has a line about the disk, with what to do
         yield event
-
-
-@contextmanager
-def _logging(as_json: bool) -> Iterator[None]:
-    """Prints what the service logs, with its time and, for a fault of ours, its trace."""
-    handler = _Log(as_json)
-    loggers = [logging.getLogger(name) for name in ("holdfast", "uvicorn.error", "asyncio")]
-    for logger in loggers:
-        logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(handler)
-
-
-class _Log(logging.Handler):
-    def __init__(self, as_json: bool) -> None:
-        super().__init__(logging.WARNING)
-        self._as_json = as_json
-        self._lines = logging.Formatter("%(message)s")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        level = record.levelname.lower()
-        with suppress(OSError):  # nobody reads the output any more: no reason to stop serving
-            if self._as_json:
-                line = {"at": at, "level": level, "message": self._lines.format(record)}
-                output.talk(tables.encode({"log": line}).decode())
-            else:
-                output.talk(f"{at} {level}: {self._lines.format(record)}")

@@ -9,17 +9,32 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.apps.cli import documents, output, tables
+from holdfast.apps.cli import asking, documents, output, suggest, tables
 from holdfast.node.core.change import Receipt
 from holdfast.node.library.node import Mesh, Node, open_node
-from holdfast.rules.errors import BadInput, Conflict, NotAllowed, NotFound, Unknown, UnknownMesh
+from holdfast.rules.errors import (
+    BadInput,
+    Conflict,
+    HoldfastError,
+    NeedsHome,
+    NotAllowed,
+    NotFound,
+    NotGranted,
+    Unknown,
+    UnknownMesh,
+)
 from holdfast.rules.rows import WarningRow
+from holdfast.rules.warnings_told import warning_document
 from holdfast.storage.files.home import resolve_home
+
+if TYPE_CHECKING:
+    from holdfast.apps.cli.lists.listing import Listing
+    from holdfast.storage.files.contexts import Context
 
 Document = Mapping[str, Any]
 
@@ -35,11 +50,19 @@ class CommandSession:
         as_json: bool = False,
         takes_id: bool = False,
         id: str | None = None,
+        dry_run: bool = False,
+        yes: bool = False,
+        listing: Listing | None = None,
+        context: str | None = None,
     ) -> None:
-        self.home = home
+        self.named_context = context
+        self._named_home = home
         self.as_json = as_json
         self.named_mesh = mesh
         """None where no mesh was named: some commands then look at all of them."""
+        self.dry_run = dry_run
+        self.yes = yes
+        self._listing = listing
         self._takes_id = takes_id
         self._asked_id = id
         self._open: tuple[Node, str | None] | None = None
@@ -47,6 +70,36 @@ class CommandSession:
         """Taken from the node, and not printed yet."""
 
     # --- what it works on --------------------------------------------------------------------
+
+    @property
+    def home(self) -> str | None:
+        """The home that was named, or that the context in force names."""
+        return self._place[0]
+
+    @property
+    def far(self) -> Context | None:
+        """What the context in force names, if that is no home of this machine."""
+        return self._place[1]
+
+    @cached_property
+    def _place(self) -> tuple[str | None, Context | None]:
+        named = self._named_home
+        if named is not None and self.named_context is not None:
+            raise BadInput("--home and --context are two answers to one question")
+        if named is not None or (self.named_context is None and os.environ.get("HOLDFAST_HOME")):
+            return named, None
+        from holdfast.storage.files.contexts import contexts_of, in_force
+
+        contexts = contexts_of(os.environ)
+        counts = in_force(self.named_context, contexts, os.environ)
+        if counts is None:
+            return None, None
+        try:
+            found = contexts.get(counts.name)
+        except HoldfastError as error:
+            error.message += f" ({counts.why})"
+            raise
+        return (found.place, None) if found.kind == "home" else (None, found)
 
     @cached_property
     def id(self) -> str:
@@ -65,8 +118,7 @@ class CommandSession:
 
     @contextmanager
     def node(self, *, peer: str | None = None, create: bool = False) -> Iterator[Node]:
-        self.check_home()
-        with self.relaying(), open_node(self.home, peer=peer, create=create) as node:
+        with self.relaying(), self._opened(peer, create) as node:
             try:
                 yield node
             except Unknown as error:
@@ -76,9 +128,27 @@ class CommandSession:
                     else "look whether it happened, and if not, retry"
                 )
                 raise
+            except HoldfastError as error:
+                suggest.amend(node, error, self.named_mesh)
+                raise
+
+    def _opened(self, peer: str | None, create: bool) -> Node:
+        """The home; or the daemon of the context, by the same verbs."""
+        if self.far is None:
+            self.check_home()
+            return open_node(self.home, peer=peer, create=create)
+        from holdfast.node.remote.opening import connect_at, context_place
+
+        return connect_at(context_place(self.far))
 
     def check_home(self) -> Path:
         """Where the home is, or is to be."""
+        if self.far is not None:
+            raise NeedsHome(
+                f"the context names a {self.far.kind} at {self.far.place}; this command works on a "
+                "home of this machine",
+                hint="name one with --home FOLDER",
+            )
         return resolve_home(self.home, os.environ)
 
     @contextmanager
@@ -112,7 +182,7 @@ class CommandSession:
         finally:
             self._open = None
             for row in self._warnings:
-                self.warn(**_warning_document(row))
+                self.warn(**warning_document(row))
 
     @property
     def opened(self) -> Node:
@@ -128,7 +198,22 @@ class CommandSession:
     def _collect(self) -> None:
         if self._open is not None:
             node, mesh = self._open
-            self._warnings += node.take_warnings(mesh)
+            # A token for reading takes none: they stay for the node's own user.
+            with suppress(NotGranted):
+                self._warnings += node.take_warnings(mesh)
+
+    def goes_on(self, what: str, *, asks: bool = True, **document: object) -> bool:
+        """Whether to do what removes something, said as `delete the key 'k'`. After `--dry-run` it
+        only says that. A person at a terminal is asked, unless `--yes` or `--json` was given or it
+        needs no question.
+        """
+        if self.dry_run:
+            self.talk(f"would {what}; nothing was changed")
+            self.show({**document, "dry_run": True}, "")
+            return False
+        if asks and not self.as_json and asking.at_terminal():
+            asking.agree(f"{what[0].upper()}{what[1:]}?", yes=self.yes, paste="")
+        return True
 
     # --- what it answers ---------------------------------------------------------------------
 
@@ -156,8 +241,12 @@ class CommandSession:
             output.out(f"{document['id']}\n")
 
     def rows(self, documents: Iterable[Document], fields: str, *, empty: str) -> None:
-        """A list: as a JSON array, or as a table of these fields. It is not held in memory."""
-        if self.as_json:
+        """A list: as a JSON array, or as a table of these fields; as its options say where the
+        command has them. It is not held in memory.
+        """
+        if self._listing is not None:
+            self._listing.print(documents, fields.split(), empty=empty)
+        elif self.as_json:
             tables.json_array(documents)
         elif not tables.table(documents, fields.split()):
             output.talk(empty)
@@ -167,9 +256,9 @@ class CommandSession:
         if not self.as_json:
             output.talk(text)
 
-    def warn(self, code: str, message: str, **more: object) -> None:
+    def warn(self, type: str, message: str, **more: object) -> None:
         if self.as_json:
-            warning = {"code": code, "message": message, **more}
+            warning = {"type": type, "message": message, **more}
             output.talk(tables.encode({"warning": warning}).decode())
         else:
             output.talk(f"warning: {message}")
@@ -178,7 +267,7 @@ class CommandSession:
         # A JSON object has room for warnings. An array has not: there they go to stderr.
         self._collect()
         if self._warnings:
-            document = {**document, "warnings": [_warning_document(row) for row in self._warnings]}
+            document = {**document, "warnings": [warning_document(row) for row in self._warnings]}
             self._warnings = []
         output.out(f"{tables.encode(document).decode()}\n")
 
@@ -215,17 +304,3 @@ def _only_mesh(node: Node) -> str:
             hint="name one with --mesh NAME or in $HOLDFAST_MESH",
         )
     return slugs[0]
-
-
-_WARNINGS = {"task_claim_superseded": "your claim on task {entity} lost against that of {by_peer}"}
-
-
-def _warning_document(row: WarningRow) -> dict[str, Any]:
-    sentence = _WARNINGS.get(row.type, "{type} on {entity} by {by_peer}")
-    subject = {"mesh": row.mesh, "entity": row.entity, "by_peer": row.by_peer}
-    return {
-        "code": row.type,
-        "message": sentence.format(type=row.type, **subject),
-        **subject,
-        "at_lamport": row.at_lamport,
-    }

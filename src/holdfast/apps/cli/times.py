@@ -8,6 +8,7 @@ from typing import TypedDict
 from holdfast.rules.errors import BadInput
 
 _SPANS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DAYS = {"today": 0, "yesterday": 1}
 _SIZES = {
     "": 1,
     **{"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
@@ -46,7 +47,8 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
-            f"{text!r} is not a time", hint="write it as 2026-11-15T10:00:00Z or 2026-11-15"
+            f"{text!r} is not a time",
+            hint="write it as 2026-11-15T10:00:00Z, 2026-11-15, yesterday or 2h (that long ago)",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -72,12 +74,23 @@ def parse_span(text: str) -> int:
 
 
 def parse_moment(text: str) -> int:
-    """A time, or how long ago it was (`2h`, `7d`), as milliseconds since 1970."""
-    if _NUMBER.fullmatch(text.strip()) is None:
-        return parse_time(text)
+    """A time, a day (`today`, `yesterday`: its beginning, in UTC as all our times) or how long ago
+    it was (`2h`, `7d`), as milliseconds since 1970.
+    """
+    word = text.strip().lower()
+    if word in _DAYS:
+        from datetime import UTC, datetime, timedelta
+
+        begun = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        return round((begun - timedelta(days=_DAYS[word])).timestamp() * 1000)
     from time import time
 
-    return round(time() * 1000) - parse_span(text)
+    now_ms = round(time() * 1000)
+    if word == "now":
+        return now_ms
+    if _NUMBER.fullmatch(word) is None:
+        return parse_time(text)
+    return max(0, now_ms - parse_span(text))
 
 
 def parse_size(text: str) -> int:

@@ -23,6 +23,7 @@ from holdfast.broker.http import (
     metrics,
     objects,
     operator,
+    oversight,
     queues,
     snapshots,
 )
@@ -45,7 +46,7 @@ log = logging.getLogger("holdfast")
 
 _MODULES: Final = (
     *(hello, meshes, destinations, envelopes, logs, queues, objects, snapshots, commits),
-    *(operator, metrics, openapi, docs_page),
+    *(operator, oversight, metrics, openapi, docs_page),
 )
 _BEGIN: Final = b"/v1/meshes/"
 _END: Final = b"/envelopes"

@@ -6,6 +6,7 @@ brings the session that a hello gave: it stands for a key, and the store says wh
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Final
 
@@ -14,11 +15,13 @@ from starlette.types import Receive, Scope
 from holdfast.broker.access import position_of
 from holdfast.broker.broker import Broker
 from holdfast.broker.figures import FigureCount
+from holdfast.broker.http.metrics_tokens import KIND as METRICS
+from holdfast.broker.http.metrics_tokens import MetricsTokens
 from holdfast.protocol.broker_http import Standing
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import BrokerMesh, MemberRow, Membership
-from holdfast.rules.errors import BadInput, BadToken
-from holdfast.rules.keys import KEY_BYTES
+from holdfast.rules.errors import BadInput, BadToken, NotGranted
+from holdfast.rules.keys import KEY_BYTES, TOKEN_PREFIX
 from holdfast.rules.names import check_mesh
 from holdfast.service.caller import LOCAL, Caller
 from holdfast.service.http.request import (
@@ -48,8 +51,25 @@ class BrokerApi:
         self.phase: Phase = "starting"
         self.routes: list[Route] = []
         self.pages: dict[str, bytes] = {}
+        self.tokens = MetricsTokens(broker.settings.store)
         self.started_at = broker.source.now_ms() / limits.SECOND_MS
         self.addresses: list[str] = []
+        """Where it listens."""
+        self.open_door: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Makes it listen on loopback too, if it does not."""
+
+    intro = (
+        "The Unix socket in the broker's folder is for its operator. Everybody else shows a key "
+        "(<code>POST /v1/hello</code>), and sends the session that it gets for that: "
+        "<code>Authorization: Bearer SESSION</code>."
+    )
+    """What `/docs` says of callers."""
+
+    def reader_of(self, route: Route) -> tuple[str, str]:
+        """Who makes a call that is neither everybody's nor the operator's own, and with what."""
+        if route.path == "/metrics":
+            return "the operator, or a token: holdfast token add NAME --store FOLDER", "TOKEN"
+        return "a key that has said hello", "SESSION"
 
     @property
     def title(self) -> str:
@@ -63,15 +83,19 @@ class BrokerApi:
         return self.broker.source.now_ms()
 
     def admit(self, route: Route, scope: Scope, receive: Receive) -> BrokerRequest:
-        return BrokerRequest(
-            self, route, scope, receive, ANYONE if route.public else self.identify(scope)
-        )
+        caller = ANYONE if route.public else self.identify(scope)
+        if caller.kind == METRICS and route.path != "/metrics":
+            raise NotGranted(f"the token {caller.name!r} reads the metrics and nothing else")
+        return BrokerRequest(self, route, scope, receive, caller)
 
     def identify(self, scope: Scope) -> Caller:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if is_own(scope) and not any(name == b"authorization" for name, _ in headers):
             return LOCAL
-        caller = self.sessions.caller_of(bearer(scope))
+        secret = bearer(scope)
+        if secret.startswith(TOKEN_PREFIX):
+            return self.tokens.caller_of(secret, self.now_ms())
+        caller = self.sessions.caller_of(secret)
         if caller is None:
             raise BadToken("the session is not known here, or has ended", hint="say hello again")
         return caller

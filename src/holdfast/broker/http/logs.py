@@ -208,7 +208,7 @@ async def _list(call: BrokerRequest) -> Response:
     await call.member(AUDIT)
     mesh = await require_mesh(call.api.store, call.mesh)
     rows = await call.api.store.consumer_list(call.mesh)
-    return call.answer(ConsumersResponse([_consumer(row, mesh.seq) for row in rows]))
+    return call.answer(ConsumersResponse([consumer_document(row, mesh.seq) for row in rows]))
 
 
 async def _add(call: BrokerRequest) -> Response:
@@ -227,7 +227,7 @@ async def _add(call: BrokerRequest) -> Response:
     row = await store.consumer_add(
         call.mesh, call.key, given.consumer, given.start - 1, given.known, call.api.now_ms()
     )
-    return call.answer(_consumer(row, (await require_mesh(store, call.mesh)).seq))
+    return call.answer(consumer_document(row, (await require_mesh(store, call.mesh)).seq))
 
 
 async def _drop(call: BrokerRequest) -> Response:
@@ -245,10 +245,10 @@ async def _confirm(call: BrokerRequest) -> Response:
     row = await store.consumer_confirm(
         *(call.mesh, call.key, given.consumer, given.epoch, given.offset), call.api.now_ms()
     )
-    return call.answer(_consumer(row, (await require_mesh(store, call.mesh)).seq))
+    return call.answer(consumer_document(row, (await require_mesh(store, call.mesh)).seq))
 
 
-def _consumer(row: BrokerConsumer, head: int) -> ConsumerResponse:
+def consumer_document(row: BrokerConsumer, head: int) -> ConsumerResponse:
     return ConsumerResponse(
         name=row.name,
         frontier=row.seq,

@@ -24,6 +24,7 @@ from holdfast.protocol.broker_http import (
 )
 from holdfast.rules import limits
 from holdfast.rules.broker_rows import AUDIT, GRANTS, MEMBER_GRANTS, InviteRow, MemberRow
+from holdfast.rules.copied import other_names
 from holdfast.rules.errors import (
     AlreadyExists,
     BadInput,
@@ -37,9 +38,11 @@ from holdfast.rules.errors import (
 from holdfast.rules.ids import id_text
 from holdfast.rules.invites import SECRET_BYTES, digest
 from holdfast.rules.keys import bytes_of, text_of
+from holdfast.rules.limits import FREE_NAMES_MAX
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Route
+from holdfast.storage.broker.port import BrokerStore
 
 _AT = "/api/my/meshes/{mesh}"
 
@@ -119,12 +122,28 @@ async def _register(call: BrokerRequest) -> Response:
     if known is None or known.owner != key:
         _check_registration(call, given.token)
     server_id = id_text(call.api.broker.source.new_id())
-    mesh = await store.mesh_register(
-        slug, name, key, call.caller.name, server_id, call.api.now_ms()
-    )
+    try:
+        mesh = await store.mesh_register(
+            slug, name, key, call.caller.name, server_id, call.api.now_ms()
+        )
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            error.message, free=await _free_names(store, slug), hint=error.hint
+        ) from None
     member = await require_member(store, slug, key)
     status = 201 if mesh.server_id == server_id else 200
     return call.answer(await standing_of(call.api, mesh, member), status)
+
+
+async def _free_names(store: BrokerStore, slug: str) -> tuple[str, ...]:
+    """Names like one that is taken; whoever may register a mesh could find them by trying."""
+    free: list[str] = []
+    for name in other_names(slug):
+        if await store.mesh_get(name) is None:
+            free.append(name)
+        if len(free) == FREE_NAMES_MAX:
+            break
+    return tuple(free)
 
 
 def _check_registration(call: BrokerRequest, token: str) -> None:
@@ -180,7 +199,7 @@ async def _join(call: BrokerRequest) -> Response:
 async def _member_list(call: BrokerRequest) -> Response:
     await call.member("read")
     rows = await call.api.store.member_list(call.mesh)
-    return call.answer(Members([_member(row) for row in rows]))
+    return call.answer(Members([member_document(row) for row in rows]))
 
 
 async def _grant(call: BrokerRequest) -> Response:
@@ -196,7 +215,7 @@ async def _grant(call: BrokerRequest) -> Response:
     changed = await store.member_grant(call.mesh, key, grants)
     if changed is None:
         raise UnknownKey(f"no member of mesh {call.mesh!r} has this key")
-    return call.answer(_member(changed))
+    return call.answer(member_document(changed))
 
 
 async def _member_remove(call: BrokerRequest) -> Response:
@@ -205,16 +224,21 @@ async def _member_remove(call: BrokerRequest) -> Response:
         await call.member()
     else:
         await call.member("invite")
+    return call.answer(Removed(await remove_member(call, key)))
+
+
+async def remove_member(call: BrokerRequest, key: bytes) -> bool:
+    """Removes a member of the mesh in the path; False if there is none."""
     mesh = await require_mesh(call.api.store, call.mesh)
     if mesh.owner == key:
         raise NotGranted("the owner of a mesh stays in it", hint="remove the mesh instead")
     removed = await call.api.store.member_remove(call.mesh, key, call.api.now_ms())
     # Whoever follows it notices with its next page.
     call.api.broker.wakeups.wake_all(call.mesh)
-    return call.answer(Removed(removed))
+    return removed
 
 
-def _member(row: MemberRow) -> Member:
+def member_document(row: MemberRow) -> Member:
     return Member(
         key=row.key.hex(),
         name=row.name,

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from holdfast import __version__
 from holdfast.broker.figures import BrokerFigures
 from holdfast.broker.http.context import BrokerApi, BrokerRequest
+from holdfast.broker.http.metrics_tokens import KIND as METRICS
 from holdfast.rules.broker_rows import AcceptVerdict, MeshStanding
 from holdfast.service.http.metrics import (
     ServiceCollector,
@@ -31,11 +32,13 @@ _NAMED: Final = {
 
 
 def routes() -> list[Route]:
-    summary = "Figures for Prometheus, for this machine's own user."
-    return [metrics_route(_scrape, summary, local_only=True)]
+    summary = "Figures for Prometheus, for the operator or a token that reads them."
+    return [metrics_route(_scrape, summary)]
 
 
 async def _scrape(call: BrokerRequest) -> Response:
+    if call.caller.kind != METRICS:
+        call.require_local()
     return await exposition(call, BrokerMetrics(call.api, await call.api.figures.latest()))
 
 

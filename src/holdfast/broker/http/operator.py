@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast import __version__
 from holdfast.broker.doctor import BrokerCheck, examine
 from holdfast.broker.http.context import BrokerRequest
-from holdfast.broker.upkeep import check_orphans, repair_orphans, sweep_asked
+from holdfast.broker.upkeep import check_orphans, foresee, repair_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.version_http import VersionInfo
 from holdfast.rules.broker_rows import BrokerSwept, MeshStanding, Orphan
@@ -59,6 +59,14 @@ class BrokerStatusResponse(msgspec.Struct, frozen=True):
     meshes: list[MeshStanding]
 
 
+class ForeseenSweep(msgspec.Struct, frozen=True):
+    """What a sweep would remove. Contents that nothing names are not looked for."""
+
+    swept: BrokerSwept
+    at_least: tuple[str, ...]
+    """Of which kinds it is that many or more."""
+
+
 class OrphanResponse(msgspec.Struct, frozen=True):
     mesh: str
     id: str
@@ -102,6 +110,8 @@ def routes() -> list[Route]:
               answers={200: VersionInfo}, public=True),
         Route("GET", "/v1/status", _status, "How this broker is.",
               answers={200: BrokerStatusResponse}, local_only=True),
+        Route("GET", "/v1/sweep", _foresee, "What a sweep would remove now. Nothing changes.",
+              answers={200: ForeseenSweep}, local_only=True),
         Route("POST", "/v1/sweep", _sweep, "Remove what is past its time.",
               answers={200: BrokerSwept}, local_only=True),
         Route("POST", "/v1/orphans", _orphans, "Look for ids without their message.",
@@ -169,6 +179,11 @@ async def _status(call: BrokerRequest) -> Response:
             meshes=figures.meshes,
         )
     )
+
+
+async def _foresee(call: BrokerRequest) -> Response:
+    swept, at_least = await foresee(call.api.store, call.api.now_ms())
+    return call.answer(ForeseenSweep(swept, at_least))
 
 
 async def _sweep(call: BrokerRequest) -> Response:

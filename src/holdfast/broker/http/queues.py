@@ -64,7 +64,7 @@ async def _take(call: BrokerRequest) -> Response:
     await call.member("read")
     if not 1 <= given.most <= limits.TAKE_MAX:
         raise OverLimit(f"1 to {limits.TAKE_MAX} messages are taken at a time")
-    queue = await _queue(call)
+    queue = await queue_of(call)
     leases = [urandom(LEASE_BYTES) for _ in range(given.most)]
     taken = await call.api.store.take(
         call.mesh, queue, call.key, given.most, leases, call.api.now_ms()
@@ -90,7 +90,7 @@ async def _settle(call: BrokerRequest) -> Response:
     given = await json_body(call, SettleRequest)
     await call.member("read")
     lease = bytes_of(given.lease, LEASE_BYTES, "the lease")
-    queue = await _queue(call)
+    queue = await queue_of(call)
     done = await settle_messages(
         *(call.api.store, call.mesh, queue, given.seq, lease, given.how, given.reason),
         call.api.now_ms(),
@@ -100,25 +100,30 @@ async def _settle(call: BrokerRequest) -> Response:
 
 async def _dead(call: BrokerRequest) -> Response:
     await call.member("read")
-    limit = call.number("limit", 100) or 0
-    if not 1 <= limit <= limits.TAKE_MAX:
-        raise OverLimit(f"1 to {limits.TAKE_MAX} are shown at a time")
-    rows = await call.api.store.dead_letters(call.mesh, await _queue(call), limit)
-    return call.answer(DeadLetters([_dead_message(row) for row in rows]))
+    rows = await call.api.store.dead_letters(call.mesh, await queue_of(call), dead_limit(call))
+    return call.answer(DeadLetters([dead_document(row) for row in rows]))
 
 
 async def _revive(call: BrokerRequest) -> Response:
     await call.member("invite")
-    queue = await _queue(call)
+    queue = await queue_of(call)
     revived = await call.api.store.revive(call.mesh, queue, parse_int("seq", call.path["seq"]))
     return call.answer(Revived(revived))
 
 
-async def _queue(call: BrokerRequest) -> str:
+async def queue_of(call: BrokerRequest) -> str:
     _, queue = check_destination("queue", call.path["queue"])
     await require_queue(call.api.store, call.mesh, queue)
     return queue
 
 
-def _dead_message(row: DeadLetter) -> DeadMessage:
+def dead_limit(call: BrokerRequest) -> int:
+    """How many dead letters are asked for."""
+    limit = call.number("limit", 100) or 0
+    if not 1 <= limit <= limits.TAKE_MAX:
+        raise OverLimit(f"1 to {limits.TAKE_MAX} are shown at a time")
+    return limit
+
+
+def dead_document(row: DeadLetter) -> DeadMessage:
     return DeadMessage(row.seq, id_text(row.id), row.deliveries, row.reason, row.died_at)

@@ -143,6 +143,10 @@ class BrokerClient:
         """Gets a new session. Every other call does this by itself when it is needed."""
         self._calls.hello()
 
+    def ping(self) -> tuple[float, float]:
+        """Milliseconds until both sides had said hello, and there and back after that."""
+        return self._calls.ping()
+
     # --- meshes and members --------------------------------------------------------------------
 
     def register(self, mesh: str, name: str, token: str | None = None) -> Standing:

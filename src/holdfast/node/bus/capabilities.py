@@ -44,6 +44,7 @@ from holdfast.rules.errors import (
     UnknownKey,
     ZoneNotTrusted,
 )
+from holdfast.rules.id_prefix import ambiguous
 from holdfast.rules.keys import parse_card, public_key, text_of
 from holdfast.rules.limits import (
     BUS_CAPABILITIES_MAX,
@@ -88,6 +89,9 @@ class BusCapabilities:
         """Lets the holder of a card ask for services (`service:NAME`) and publish and listen to
         topics (`topic:PATTERN`) of this node, or pass on what is published (`relay:PATTERN`).
         Raises BadInput.
+
+        >>> node.bus.capabilities.give(card_of_bo, ["service:tests", "topic:builds.*"], days=7).text
+        '...'
         """
         name, holder = parse_card(card)
         now, key, wanted = self._now(), self._key(), tuple(scopes)
@@ -116,6 +120,9 @@ class BusCapabilities:
     ) -> BusCapability:
         """Passes on one that this node holds, by its id or text, to the holder of another card: the
         same, or less of it. Raises CapabilityRefused if it would be more or for longer.
+
+        >>> held = bo.bus.capabilities.use(right_for_bo)
+        >>> bo.bus.capabilities.narrow(held.id, card_of_cleo, ["topic:builds.linux"])
         """
         row = self._held(which)
         held, (_, holder), now = read_capability(row.capability), parse_card(card), self._now()
@@ -128,6 +135,9 @@ class BusCapabilities:
     def show(self, text: str) -> BusCapability:
         """What a capability says, by its text or the id of one that is known here. Raises
         CapabilityRefused if those whom it names did not sign it.
+
+        >>> node.bus.capabilities.show(right_for_bo).holder
+        'bo'
         """
         if ":" in text:
             name, found = parse_capability_text(text)
@@ -139,6 +149,9 @@ class BusCapabilities:
     def use(self, text: str, *, addresses: Iterable[str] = ()) -> BusCapability:
         """Keeps a capability that this node was given; it is shown to its issuer, whom the bus
         calls at these addresses from now on. Raises CapabilityRefused if it is not good.
+
+        >>> bo.bus.capabilities.use(right_for_bo).issuer
+        'ana'
         """
         name, found = parse_capability_text(text)
         now, places = self._now(), tuple(addresses)
@@ -158,12 +171,19 @@ class BusCapabilities:
         return self._shown("held", name, found)
 
     def list(self) -> list[BusCapability]:
-        """Those that this node gave and those that it holds, also if they have ended."""
+        """Those that this node gave and those that it holds, also if they have ended.
+
+        >>> [given.scopes for given in node.bus.capabilities.list()]
+        [('topic:builds.*',)...]
+        """
         return [self._of_row(row) for row in self._rows() if row.capability]
 
     def drop(self, id: str) -> BusCapability | None:
         """Takes back one that this node gave, with all that was narrowed from it, or lets go of one
         that it holds. By the id of a step that somebody else made, that step and what follows.
+
+        >>> given = node.bus.capabilities.give(card_of_bo, ["service:tests"])
+        >>> node.bus.capabilities.drop(given.id)
         """
         rows = [row for row in self._rows() if id and row.id.hex().startswith(id)]
         if not rows and _is_id(id):
@@ -218,13 +238,14 @@ class BusCapabilities:
         return self._engine.read("bus.capability", lambda tx: tx.bus_capability_list())
 
     def _find(self, id: str) -> BusCapabilityRow:
-        found = [row for row in self._rows() if id and row.id.hex().startswith(id)]
-        if len(found) != 1:
+        found = {row.id.hex(): row for row in self._rows() if id and row.id.hex().startswith(id)}
+        if not found:
             raise UnknownKey(
-                f"{len(found) or 'no'} capabilities here begin with {id!r}",
-                hint="see: holdfast capability list",
+                f"no capability here begins with {id!r}", hint="see: holdfast capability list"
             )
-        return found[0]
+        if len(found) > 1:
+            raise ambiguous(id, list(found), lambda one: _words(self._of_row(found[one])))
+        return next(iter(found.values()))
 
     def _held(self, which: str) -> BusCapabilityRow:
         if ":" in which:
@@ -382,6 +403,10 @@ def _topics(scopes: Iterable[str]) -> list[str]:
     """What the issuer may publish to the holder: what it lets it listen to, or relay."""
     topics = [scope for scope in scopes if scope.startswith("topic:")]
     return topics + [f"topic:{pattern}" for pattern in relayed_topics(scopes)]
+
+
+def _words(found: BusCapability) -> str:
+    return f"{found.kind}  from {found.issuer} for {found.holder}: {', '.join(found.scopes)}"
 
 
 def _is_id(text: str) -> bool:

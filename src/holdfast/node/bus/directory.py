@@ -23,6 +23,7 @@ from holdfast.rules.bus.succession import KeySuccession
 from holdfast.rules.errors import ZoneNotTrusted
 from holdfast.rules.keys import is_good, text_of
 from holdfast.rules.limits import BUS_SEEN_MS
+from holdfast.rules.member_names import key_text
 from holdfast.rules.outbox import OutboxState, is_peer_lane, peer_of
 from holdfast.rules.rows import ZoneRow
 from holdfast.storage.ports import Reader, Work
@@ -143,5 +144,5 @@ class TrustDirectory:
 
 
 def _is(peer: Peer, name: str) -> bool:
-    text = name.rpartition(":")[2]
+    text = key_text(name)
     return any(text_of(key) == text for key in peer.keys)

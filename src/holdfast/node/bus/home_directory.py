@@ -21,6 +21,7 @@ from holdfast.rules.bus.succession import KeySuccession, is_chain
 from holdfast.rules.errors import PeerNameTaken, ZoneNotTrusted
 from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITIES_SHOWN_MAX
+from holdfast.rules.member_names import key_text
 
 
 class HomeDirectory:
@@ -39,7 +40,7 @@ class HomeDirectory:
         found = await self._zones.find(name)
         if found is not None:
             return found
-        text = name.rpartition(":")[2]  # a card ends with its key
+        text = key_text(name)
         for peer in await self._members():
             if peer.name == name or any(text_of(key) == text for key in peer.keys):
                 return peer

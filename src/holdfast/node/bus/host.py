@@ -21,6 +21,7 @@ from holdfast.bus.ports import DiscoveryStatus, Link, LinkPart
 from holdfast.bus.received import ReceivedRequest
 from holdfast.node.bus.auth_channel import AuthChannel
 from holdfast.node.bus.auth_material import AuthMaterial
+from holdfast.node.bus.blocked import BlockedOnBus
 from holdfast.node.bus.capabilities import CapabilityPeers
 from holdfast.node.bus.directory import TrustDirectory
 from holdfast.node.bus.documents import BusReplyGiven
@@ -73,6 +74,7 @@ class BusHost:
         writer = LoopWriter(engine, store.writer)
         self.directory = TrustDirectory(engine, writer.write, settings.bus.static_peers)
         self._member_peers = MemberPeers(engine, self._own_key, writer.write)
+        self._blocked = BlockedOnBus(engine)
         self._rights = CapabilityPeers(engine, self._own_key)
         self.voters = MeshVoters(engine, self._own_key, self._member_peers)
         self.groups = EmbeddedGroups(engine, paths.root, writer.write, self.voters)
@@ -220,6 +222,7 @@ class BusHost:
                 peers=self._peers,
                 net=TlsNet((server_context(cert, key), certificate_digest(cert))),
                 discovery=self._discovery,
+                drops=self._blocked.drops,
                 batch=settings.bus.batch,
                 clock=self._engine.ctx,
             )
@@ -284,6 +287,7 @@ class BusHost:
                 await self.bus.close()
                 await self._begin()
                 self.api.bus, self.api.members = self.bus, self.members
+            await asyncio.to_thread(self._blocked.refresh)
             await self.members.refresh()
             await self.exchange.refresh()
             self.bus.look_at_outbox()
@@ -299,6 +303,7 @@ class BusHost:
             await self.etcd_orders.close()
             await self.groups.close()
             await self.bus.close()
+            await self._blocked.close()
         finally:
             lock.close()
 

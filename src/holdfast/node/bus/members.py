@@ -233,6 +233,7 @@ class MeshMembers:
             raise CapabilityRefused("the owner has given a right that is not its own")
         await self._write("mesh.join", lambda tx: self._add(tx, given.title, members, capability))
         switch_on(self._engine, invite.mesh)
+        self.on_change()  # the member's link may be up before whoever asked for this goes on
         self._link_anew()
         await self.peers.note_addresses(members.owner, invite.addresses)
         await self._running_bus().refresh_peers()

@@ -49,7 +49,7 @@ from holdfast.rules.errors import (
     OverLimit,
 )
 from holdfast.rules.invites import SECRET_BYTES, PeerInvite, digest, format_invite
-from holdfast.rules.keys import card_of, public_key
+from holdfast.rules.keys import card_of, public_key, text_of
 from holdfast.rules.limits import (
     BUS_INVITES_MAX,
     HOUR_MS,
@@ -103,6 +103,10 @@ class BusSharing:
     def share(self, mesh: str) -> SharedOverBus:
         """Lets other nodes become members of a mesh, with this node as its owner. Nothing changes
         if it is shared already.
+
+        >>> node.create_mesh("pier")
+        >>> node.bus.sharing.share("pier").ours
+        True
         """
         key = self._key()
 
@@ -124,10 +128,20 @@ class BusSharing:
         return shared
 
     def shared(self) -> list[SharedOverBus]:
+        """The meshes that are shared over the bus, by this node or by others.
+
+        >>> "club" in [shared.mesh for shared in node.bus.sharing.shared()]
+        True
+        """
         rows = self._engine.read("mesh.share", lambda tx: tx.bus_mesh_list())
         return [self._shown(row) for row in rows]
 
     def is_shared(self, mesh: str) -> bool:
+        """Whether a mesh is shared over the bus.
+
+        >>> node.bus.sharing.is_shared("club")
+        True
+        """
         return self._engine.read("mesh.share", lambda tx: tx.bus_mesh_get(mesh)) is not None
 
     # --- invites -------------------------------------------------------------------------------
@@ -145,6 +159,9 @@ class BusSharing:
         key. `addresses` say where the owner's node listens, for newcomers that do not find it by
         themselves. An invite of a member is good for one, and ends if the member may not invite
         any more.
+
+        >>> node.bus.sharing.invite("club", uses=3, hours=24, grants=["read", "relay"]).text
+        '...'
         """
         if not (1 <= uses <= INVITE_USES_MAX and 1 <= hours <= INVITE_HOURS_MAX):
             raise OverLimit(
@@ -238,7 +255,11 @@ class BusSharing:
         )
 
     def invites(self, mesh: str) -> list[BusInviteRow]:
-        """Those that are still good."""
+        """Those that are still good.
+
+        >>> [invite.uses_left for invite in node.bus.sharing.invites("club")]
+        [...]
+        """
 
         def look(tx: Reader) -> list[BusInviteRow]:
             self._owned(tx, mesh)
@@ -247,7 +268,12 @@ class BusSharing:
         return self._engine.read("mesh.invite", look)
 
     def drop_invite(self, mesh: str, id: str) -> bool:
-        """Takes an invite back. Who has joined by it stays a member."""
+        """Takes an invite back. Who has joined by it stays a member.
+
+        >>> invite = node.bus.sharing.invite("club")
+        >>> node.bus.sharing.drop_invite("club", invite.id)
+        True
+        """
         try:
             wanted = bytes.fromhex(id)
         except ValueError:
@@ -268,11 +294,19 @@ class BusSharing:
     # --- members -------------------------------------------------------------------------------
 
     def members(self, mesh: str) -> list[ListedMember]:
-        """As the owner's newest list says that this node has heard of."""
+        """As the owner's newest list says that this node has heard of.
+
+        >>> node.bus.sharing.members("club")[0].name
+        'ana'
+        """
         return list(self._engine.read("mesh.members", lambda tx: self._list(tx, mesh)).members)
 
     def grant(self, mesh: str, member: str, grants: Iterable[str]) -> ListedMember:
-        """Changes what a member may do. It holds as soon as the others have heard of it."""
+        """Changes what a member may do. It holds as soon as the others have heard of it.
+
+        >>> node.bus.sharing.grant("club", "gus", ["read", "relay"]).grants
+        ('read', 'relay')
+        """
         given, key = check_grants(grants), self._key()
 
         def work(tx: Transaction) -> ListedMember:
@@ -291,6 +325,9 @@ class BusSharing:
     def remove_member(self, mesh: str, member: str) -> ListedMember:
         """Ends a membership. The node keeps what it has; nobody who has heard of it gives it
         more. No invite lets its key in again, until `admit`.
+
+        >>> node.bus.sharing.remove_member("club", "eve").name
+        'eve'
         """
         key = self._key()
 
@@ -311,7 +348,11 @@ class BusSharing:
 
     def admit(self, mesh: str, member: str) -> str:
         """Lets a key join again that was removed, by the name that it had or by the key. It needs
-        an invite, like any other. Returns the hex digits of the key.
+        an invite, like any other. Returns the key, as on a card.
+
+        >>> node.bus.sharing.remove_member("club", "dora")
+        >>> node.bus.sharing.admit("club", "dora")
+        '...'
         """
         key = self._key()
 
@@ -319,7 +360,7 @@ class BusSharing:
             row, before = self._changing(tx, mesh)
             found = find_barred(before, member)
             self._save(tx, row, unbarred(key, before, found, self._now()))
-            return found.hex()
+            return text_of(found)
 
         admitted = self._engine.write("mesh.members", work)
         self._tell()
@@ -328,6 +369,10 @@ class BusSharing:
     def forget(self, mesh: str, *, remove: bool = False) -> None:
         """Makes a mesh one of this node alone again; all that is in it stays. An owner must say
         `remove`: nobody can be let in or renewed after that.
+
+        >>> node.create_mesh("quay")
+        >>> node.bus.sharing.share("quay")
+        >>> node.bus.sharing.forget("quay", remove=True)
         """
 
         def work(tx: Transaction) -> None:

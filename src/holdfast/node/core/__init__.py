@@ -14,5 +14,6 @@ into pieces and stores each with its quarantine; `intake` checks every envelope,
 log as it came, and folds it like a local one.
 
 A **committed entry** of a quorum: `commit` folds a run of them on the view of `commit_view`, with
-the index of the engine in the same transaction; `write_queue` keeps what found no quorum.
+the index of the engine in the same transaction; `plain_commits` folds a run of plain ones in sets;
+`write_queue` keeps what found no quorum.
 """

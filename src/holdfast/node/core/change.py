@@ -34,6 +34,7 @@ from holdfast.rules.order import Stamp
 from holdfast.rules.outbox import gives_id_back, lane_of, outbox_row
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import Entry, OutboxRow
+from holdfast.rules.shown import Shown
 from holdfast.storage.ports import Reader, Transaction
 
 _WRITE_CLASS: Final = {
@@ -41,11 +42,11 @@ _WRITE_CLASS: Final = {
 }
 
 
-_DECIDED: Final = frozenset(op for op in OPS if is_decided(family_of(op)))
+DECIDED: Final = frozenset(op for op in OPS if is_decided(family_of(op)))
 """Ops that voters decide, where a mesh has voters."""
 
 
-class Receipt(msgspec.Struct, frozen=True, gc=False):
+class Receipt(Shown, msgspec.Struct, frozen=True, gc=False):
     """The result of a write that is in the log and on the disk."""
 
     raw_id: bytes
@@ -120,13 +121,16 @@ class Change:
         )
 
     def __call__(self, tx: Transaction) -> Receipt:
-        if self.op in _DECIDED:
+        if self.op in DECIDED:
             refuse_undecided(tx, self.mesh, self.op)
         if self.given:
             known = self.known(tx)
             if known is not None:
                 return known
         return self.carry_out(tx)
+
+    def envelope_version(self) -> str:
+        return self.version
 
     def known(self, tx: Transaction) -> Receipt | None:
         """The receipt of an earlier call with this id; None if there was none."""
@@ -140,7 +144,7 @@ class Change:
         assert current is None or current.lamport < lamport, "our clock is past everything we hold"
         now = ctx.now_ms()
         envelope = Envelope(
-            version=self.version,
+            version=self.envelope_version(),
             id=self.id,
             mesh=self.mesh,
             op=self.op,
@@ -190,7 +194,8 @@ def known_receipt(tx: Reader, id: bytes, asked: bytes, mesh: str) -> Receipt | N
             id, entry.offset, entry.lamport, entry.origin, True, Outcome.NOOP_ALREADY_APPLIED
         )
     gone = tx.forgotten(id)
-    if gone is not None:
+    ended = None if gone is None else tx.ended_mesh(mesh)
+    if gone is not None and (ended is None or gone[0] > ended.head):
         offset, fingerprint_ = gone
         _refuse_other(id, fingerprint_, asked)
         return Receipt(id, offset, 0, "", True, Outcome.NOOP_ALREADY_APPLIED)

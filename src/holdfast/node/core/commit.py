@@ -26,6 +26,8 @@ import msgspec
 from holdfast.node.core.commit_view import CommittedState
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import note_replaced
+from holdfast.node.core.plain_commits import PlainCommit, fold_plain, read_all_plain
+from holdfast.node.core.read_intents import ReadIntent
 from holdfast.node.core.write_queue import queue_get, queue_put
 from holdfast.rules.bodies import Body
 from holdfast.rules.envelope import Envelope, decode
@@ -44,6 +46,7 @@ from holdfast.rules.quorum.commit_record import decode_stored_record, encode_rec
 from holdfast.rules.quorum.decide import Decision, as_recorded, commit_record, decide
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import MOVE, decode_intent
+from holdfast.rules.quorum.plain_intents import CHANGE, PlainPut
 from holdfast.rules.quorum.state_rows import CommitRow, QuorumRow
 from holdfast.rules.quorum.view import Clash, EntityRevision, PutTask
 from holdfast.rules.quorum.write_queue import WriteStatus, decided
@@ -132,22 +135,43 @@ class CommitRun:
         self._read: list[Envelope | Refused] = []
         self._bodies: list[Body | None] = []
         """Those of intents that break no rule: of others, the decision says why."""
-        for entry in self._entries:
-            known = ctx.read_intents.take(entry.raw)
-            if known is not None and known.envelope.mesh == mesh:
-                self._read.append(known.envelope)
-                self._bodies.append(known.body)
+        raws = [entry.raw for entry in self._entries]
+        known = ctx.read_intents.take(raws)
+        self._plain: list[PlainCommit] | None = None
+        """The run, as long as every entry of it is surely plain."""
+        puts = None
+        if not any([entry.told for entry in self._entries]):
+            puts = read_all_plain(mesh, raws, known)
+        if puts is None:
+            self._read_each(known)
+        else:
+            self._plain = [
+                PlainCommit(put, entry.fence, entry.committed_at)
+                for put, entry in zip(puts, self._entries, strict=True)
+            ]
+        self._diverged: dict[bytes, str] = {}
+
+    def _read_each(self, known: Sequence[ReadIntent | PlainPut | None]) -> None:
+        for entry, found in zip(self._entries, known, strict=True):
+            if isinstance(found, ReadIntent) and found.envelope.mesh == self._mesh:
+                self._read.append(found.envelope)
+                self._bodies.append(found.body)
                 continue
-            envelope = _read(mesh, entry.raw)
+            envelope = _read(self._mesh, entry.raw)
             self._read.append(envelope)
             self._bodies.append(_body(envelope))
-        self._diverged: dict[bytes, str] = {}
 
     def __call__(self, tx: Transaction) -> list[Committed]:
         standing = tx.quorum_get(self._mesh)
         mesh = tx.mesh_get(self._mesh)
         if standing is None or mesh is None:
             raise NoVoters(f"the mesh {self._mesh!r} has no voters")
+        if self._plain:
+            results = self._fold_plain(tx, standing, mesh, self._plain)
+            if results is not None:
+                return results
+            self._plain = None
+            self._read_each([None] * len(self._entries))
         self._diverged = {}
         ids = [one.id for one in self._read if isinstance(one, Envelope)]
         state = CommittedState(tx, standing, ids, self._bodies)
@@ -172,6 +196,38 @@ class CommitRun:
         self._end_voided(tx, state.voids)
         tx.quorum_put(_moved(state.standing, self._entries, counted, self._upto))
         return results
+
+    def _fold_plain(
+        self, tx: Transaction, standing: QuorumRow, mesh: MeshRow, plain: list[PlainCommit]
+    ) -> list[Committed] | None:
+        """Folds a run of plain entries in sets; None if one of them needs a second look."""
+        entries = self._entries
+        if entries[0].index <= standing.applied:
+            return None
+        folded = fold_plain(tx, standing, plain, self._ctx.now_ms())
+        if folded is None:
+            return None
+        self._hear(tx, mesh, [one.put for one in plain])
+        last = entries[-1]
+        tx.quorum_put(
+            msgspec.structs.replace(
+                standing,
+                applied=max(self._upto, last.index),
+                number=folded.number + len(entries) - 1,
+                fence=last.fence,
+                committed_at=last.committed_at,
+            )
+        )
+        number, offset = folded.number, folded.offset
+        return [
+            Committed(
+                *(put.id, Outcome.APPLIED, "", "", number + place, offset + place),
+                *((revision,), (), CHANGE, put.name, fence),
+            )
+            for place, ((put, fence, _), revision) in enumerate(
+                zip(plain, folded.revisions, strict=True)
+            )
+        ]
 
     def committed(self) -> None:
         """The writer has committed it: who spreads commits finds the mesh when it is told."""
@@ -272,13 +328,22 @@ class CommitRun:
         """Moves our clock past the stamps, notes whom we have heard, and tells this node's user of
         tasks that were taken from it.
         """
+        self._hear(tx, mesh, [one.envelope for one in counted])
+        for row, task in state.replaced():
+            by = next(one.envelope for one in counted if one.envelope.entity == row.task)
+            note_replaced(tx, self._ctx, row, task, version_of(by))
+        for one in counted:
+            if one.envelope.op == _HANDOFF and one.decision.outcome is Outcome.APPLIED:
+                self._warn(tx, one)
+
+    def _hear(self, tx: Transaction, mesh: MeshRow, told: Sequence[Envelope | PlainPut]) -> None:
         now = self._ctx.now_ms()
         # A stamp that is absurd is committed all the same; it may not wear out our clock.
         most = highest_taken(mesh.lamport, now)
         stamps: list[int] = []
         heard: dict[str, int] = {}
-        for _, envelope, _, _ in counted:
-            lamport, origin = envelope.lamport, envelope.origin
+        for one in told:
+            lamport, origin = one.lamport, one.origin
             if lamport > most:
                 continue
             stamps.append(lamport)
@@ -291,12 +356,6 @@ class CommitRun:
             tx.peer_seen(
                 PeerRow(mesh=self._mesh, peer=peer, last_seen_at=now, last_lamport=lamport)
             )
-        for row, task in state.replaced():
-            by = next(one.envelope for one in counted if one.envelope.entity == row.task)
-            note_replaced(tx, self._ctx, row, task, version_of(by))
-        for one in counted:
-            if one.envelope.op == _HANDOFF and one.decision.outcome is Outcome.APPLIED:
-                self._warn(tx, one)
 
     def _warn(self, tx: Transaction, one: _Counted) -> None:
         turns = [write for write in one.decision.writes if isinstance(write, PutTask)]

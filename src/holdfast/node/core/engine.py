@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from time import perf_counter_ns
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.message_count import MessageCount, MessageFigures
@@ -43,7 +44,7 @@ NEEDS_ROOM: Final = frozenset(
             "import",
             "link.take",
         ),
-        *("message.send", "sync.take", "sync.express", "quorum.queue"),
+        *("batch", "message.send", "sync.take", "sync.express", "quorum.queue"),
     )
 )
 """The writes that are refused while the disk is too full. All others make room or keep track of
@@ -79,6 +80,16 @@ class NodeEngine:
         """How a shared mesh stands with its broker, given the mesh, its kind and whether it is
         paused; set by the sync, if it runs in this process.
         """
+        self.wake_folder: Callable[[], Path] | None = None
+        """Says where readers of this home that wait for commits have their sockets; set by whoever
+        opens the home.
+        """
+        self.watches: Any = None
+        """The watches of this node, as soon as there are some (`node.watching.watches`)."""
+        self.on_close: list[Callable[[], None]] = []
+        """Called when the node is closed, before its store is."""
+        self.opened: object = None
+        """What closes the home; kept by whoever holds any family of the node."""
         self.message_count = MessageCount(lambda: self.read("outbox.counts", MessageFigures.read))
 
     @property

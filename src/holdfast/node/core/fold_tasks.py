@@ -34,6 +34,8 @@ def fold_task(
     """`current` is not used: a turn meets the task as a whole."""
     turn = _turn(envelope, body)
     row = tx.task_get(envelope.mesh, envelope.entity)
+    if row is None and tx.task_forgotten(envelope.mesh, envelope.entity):
+        return Outcome.SUPERSEDED  # a log that is folded again may hold what is forgotten
     task, last = (tasks.Task(), None) if row is None else (task_of(row), row.last)
     joined = join(task, last, turn, _StoredTurns(tx, envelope.mesh, envelope.entity))
     if joined is None:

@@ -11,6 +11,7 @@ the run are taken one by one. Both ways have the same results.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -45,8 +46,10 @@ from holdfast.rules.errors import (
     ForgedOrigin,
     HoldfastError,
     IdReused,
+    MeshDeleted,
     NotCommitted,
     Refused,
+    SenderBlocked,
     TooOld,
     UnknownMesh,
 )
@@ -55,7 +58,7 @@ from holdfast.rules.lamport import check_incoming, highest_taken, tick
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.merge import DELETES, version_of
 from holdfast.rules.order import Version, is_newer
-from holdfast.rules.quorum.known_intents import intent_of
+from holdfast.rules.quorum.commit_record import intent_of
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.retention import buried_name, is_too_old
 from holdfast.rules.rows import Entry, InboxRow, MeshRow, OutboxRow, PeerRow
@@ -160,6 +163,7 @@ class Intake:
         self._clocks: dict[str, _Clock | None] = {}
         self._seen: dict[tuple[str, str], int] = {}
         self._placed = PlacedInStreams()
+        self._blocked: frozenset[str] | None = None
 
     @classmethod
     def of(
@@ -178,6 +182,7 @@ class Intake:
 
     def __call__(self, tx: Transaction) -> list[Applied]:
         self._clocks, self._seen, self._placed = {}, {}, PlacedInStreams()
+        self._blocked = None
         results: list[Applied] = []
         for _, group in groupby(self._arrivals, type):
             members = list(group)
@@ -190,6 +195,7 @@ class Intake:
             if clock is not None:
                 clock.write(tx)
         self._placed.write(tx)
+        _count_dropped(tx, results)
         now = self._ctx.now_ms()
         for (mesh, peer), lamport in self._seen.items():
             tx.peer_seen(PeerRow(mesh=mesh, peer=peer, last_seen_at=now, last_lamport=lamport))
@@ -246,6 +252,10 @@ class Intake:
             return Applied(None, None, error=arrival.error)
         if arrival.error is not None:
             return self._refuse(tx, envelope, arrival.error)
+        if self._is_for_us(arrival) and self._is_blocked(tx, envelope):
+            return Applied(
+                envelope.id, None, error=SenderBlocked(f"{envelope.origin} is blocked here")
+            )
         try:
             known, displaced = self._known(tx, arrival, envelope)
             if known is not None:
@@ -278,6 +288,15 @@ class Intake:
         if self._is_for_us(arrival):
             self._put_into_inbox(tx, arrival, offset)
         return Applied(envelope.id, outcome, offset)
+
+    def _is_blocked(self, tx: Transaction, envelope: Envelope) -> bool:
+        """Whether its sender is; then the message is counted. One that is here already stays."""
+        if self._blocked is None:
+            self._blocked = frozenset(row.peer for row in tx.blocked_list())
+        if envelope.origin not in self._blocked or tx.log_find(envelope.id) is not None:
+            return False
+        tx.blocked_dropped(envelope.origin, 1)
+        return True
 
     def _refuse(self, tx: Reader, envelope: Envelope, error: HoldfastError) -> Applied:
         """A strong envelope without its record may be one that we have folded with it."""
@@ -340,7 +359,7 @@ class Intake:
         """
         clock = self._clock(tx, envelope.mesh)
         if clock is None:
-            raise UnknownMesh(f"there is no mesh {envelope.mesh!r}")
+            raise _no_mesh(tx, envelope.mesh)
         clock.check(envelope.lamport)
         if body is None:
             return clock, None
@@ -348,6 +367,8 @@ class Intake:
             refuse_undecided(tx, envelope.mesh, envelope.op)
         if isinstance(body, AuditAppend):
             refuse_forked_event(tx, body.event(envelope))
+        if family_of(envelope.op) == "task":
+            _check_task_not_forgotten(tx, envelope)
         current = current_version(tx, envelope, body)
         _check_not_forgotten(tx, envelope, body, current, clock)
         return clock, current
@@ -362,6 +383,18 @@ class Intake:
         if origin != self._ctx.peer:
             key = (mesh, origin)
             self._seen[key] = max(self._seen.get(key, 0), lamport)
+
+
+def _no_mesh(tx: Reader, mesh: str) -> UnknownMesh | MeshDeleted:
+    if tx.ended_mesh(mesh) is None:
+        return UnknownMesh(f"there is no mesh {mesh!r}")
+    return MeshDeleted(f"the mesh {mesh!r} was deleted here", mesh=mesh)
+
+
+def _count_dropped(tx: Transaction, results: Sequence[Applied]) -> None:
+    dropped = Counter(one.error.mesh for one in results if isinstance(one.error, MeshDeleted))
+    for mesh, count in dropped.items():
+        tx.ended_mesh_dropped(mesh, count)
 
 
 def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
@@ -420,6 +453,17 @@ def _check_not_forgotten(
         )
 
 
+def _check_task_not_forgotten(tx: Reader, envelope: Envelope) -> None:
+    """Refuses a turn that could bring back a task which ended and was forgotten."""
+    mesh, task = envelope.mesh, envelope.entity
+    if tx.task_get(mesh, task) is None and tx.task_forgotten(mesh, task):
+        raise TooOld(
+            f"{envelope.op} of {envelope.origin} is about the task {task}, which ended and was "
+            "forgotten here, or may have been",
+            hint="nothing is to be done: what has ended stays so; for new work make a new task",
+        )
+
+
 def objection(
     engine: NodeEngine, slug: str, arrival: Arrived | Arrival, tx: Reader
 ) -> HoldfastError | None:
@@ -436,6 +480,9 @@ def objection(
     if origin != engine.ctx.peer or tx.log_find(id) is not None or tx.forgotten(id) is not None:
         return None
     envelope = decode_trusted(raw)
+    ended = tx.ended_mesh(mesh)
+    if ended is not None and ended.was_ours(envelope.epoch, envelope.seq):
+        return None  # it went when the mesh was deleted here, and comes back with it
     if envelope.epoch == UNCOUNTED:
         return None  # another node exported what we wrote once: our own number is not in it
     if is_forged(False, envelope.epoch, tx.epoch()):

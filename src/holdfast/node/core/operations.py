@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import NodeContext
@@ -37,6 +40,7 @@ from holdfast.rules.bodies import (
     check_tags,
     encode_body,
     encode_value,
+    version_of_body,
 )
 from holdfast.rules.errors import (
     BadInput,
@@ -48,9 +52,19 @@ from holdfast.rules.errors import (
     UnknownObject,
     UnknownTask,
 )
+from holdfast.rules.expected import Expect, check_expected, read_expect
 from holdfast.rules.ids import id_text
-from holdfast.rules.paths import check_path
-from holdfast.rules.rows import TaskEventRow, TaskRow
+from holdfast.rules.order import Stamp
+from holdfast.rules.paths import named_path
+from holdfast.rules.rows import (
+    FileRow,
+    MemoryRow,
+    TaskEventRow,
+    TaskRow,
+    VectorRow,
+    VersionedRow,
+    WarningRow,
+)
 from holdfast.rules.tasks import TERMINAL, TaskStatus
 from holdfast.rules.vectors import Model, pack
 from holdfast.storage.ports import Reader, Transaction
@@ -62,8 +76,8 @@ Meta = Mapping[str, Any] | None
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
-class _Deletion(Change):
-    """A change that is refused if there is nothing to delete."""
+class _Required(Change):
+    """A change that is refused if what it needs is not so: something to delete, a stamp."""
 
     __slots__ = ("_require",)
 
@@ -76,25 +90,96 @@ class _Deletion(Change):
         return super().carry_out(tx)
 
 
+class _Replacing(Change):
+    """A value that may take the place of another one of the same key, and keeps when that was first
+    made. Each run looks anew. After a deletion it is made anew: deletions are forgotten at some
+    time, and what follows must not depend on that.
+    """
+
+    __slots__ = ("_asked", "_created_at", "_find", "_require")
+
+    def __init__(
+        self,
+        find: Callable[[Reader], MemoryRow | FileRow | None],
+        ctx: NodeContext,
+        mesh: str,
+        op: str,
+        entity: str,
+        body: MemorySet | FileShare,
+        *,
+        id: str | None = None,
+        created_at: int = 0,
+        require: Callable[[Reader], None] | None = None,
+    ) -> None:
+        """`created_at`: of what is written where nothing is, if it was made elsewhere before."""
+        super().__init__(ctx, mesh, op, entity, body, owner=ctx.peer, id=id)
+        self._find, self._asked, self._require = find, body, require
+        self._created_at = created_at
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        if self._require is not None:
+            self._require(tx)
+        row, created_at = self._find(tx), self._created_at
+        if row is not None and not row.tombstone:
+            created_at = row.created_at or row.updated_at
+        self.body = replace(self._asked, created_at=created_at)
+        self.encoded = encode_body(self.body)
+        return super().carry_out(tx)
+
+    def envelope_version(self) -> str:
+        return version_of_body(self.body)
+
+
+def _live(row: VersionedRow | None) -> Stamp | None:
+    """The stamp of a value that is there; None if there is none."""
+    return None if row is None or row.tombstone else row.version.stamp
+
+
+def _to_delete(expect: Expect) -> Stamp:
+    expected = read_expect(expect)
+    if expected is None:
+        raise BadInput("what is absent cannot be deleted", hint="expect a stamp, or leave it out")
+    return expected
+
+
 # --- state ---------------------------------------------------------------------------------------
 
 
 def state_set(
-    ctx: NodeContext, mesh: str, key: str, value: object, id: str | None = None, meta: Meta = None
+    ctx: NodeContext,
+    mesh: str,
+    key: str,
+    value: object,
+    id: str | None = None,
+    meta: Meta = None,
+    expect: Expect | None = None,
 ) -> Change:
     names.check_key(key)
-    return Change(ctx, mesh, "state.set", key, StateSet(encode_value(value)), id=id, meta=meta)
-
-
-def state_delete(ctx: NodeContext, mesh: str, key: str, id: str | None = None) -> Change:
-    names.check_key(key)
+    body = StateSet(encode_value(value))
+    if expect is None:
+        return Change(ctx, mesh, "state.set", key, body, id=id, meta=meta)
+    expected = read_expect(expect)
 
     def require(tx: Reader) -> None:
-        row = tx.state_get(mesh, key)
-        if row is None or row.tombstone:
+        check_expected(expected, _live(tx.state_get(mesh, key)), f"state {key!r} of {mesh!r}")
+
+    return _Required(require, ctx, mesh, "state.set", key, body, id=id, meta=meta)
+
+
+def state_delete(
+    ctx: NodeContext, mesh: str, key: str, id: str | None = None, expect: Expect | None = None
+) -> Change:
+    names.check_key(key)
+    expected = None if expect is None else _to_delete(expect)
+
+    def require(tx: Reader) -> None:
+        present = _live(tx.state_get(mesh, key))
+        if expected is not None:
+            check_expected(expected, present, f"state {key!r} of {mesh!r}")
+        elif present is None:
             raise UnknownKey(f"state of {mesh!r} has no key {key!r}")
 
-    return _Deletion(require, ctx, mesh, "state.delete", key, Nothing(), id=id)
+    return _Required(require, ctx, mesh, "state.delete", key, Nothing(), id=id)
 
 
 def state_entry(mesh: str, key: str) -> Read[StateEntry | None]:
@@ -117,6 +202,8 @@ def memory_set(
     value: object,
     tags: Iterable[str] = (),
     id: str | None = None,
+    expect: Expect | None = None,
+    created_at: int = 0,
 ) -> Change:
     names.check_key(key)
     if not isinstance(tags, Iterable):
@@ -126,29 +213,42 @@ def memory_set(
     listed = tuple(tags)
     check_tags(listed)
     body = MemorySet(encode_value(value), listed)
-    return Change(ctx, mesh, "memory.set", key, body, owner=ctx.peer, id=id)
 
+    def find(tx: Reader) -> MemoryRow | None:
+        return tx.memory_get(mesh, ctx.peer, key)
 
-def memory_forget(ctx: NodeContext, mesh: str, key: str, id: str | None = None) -> Change:
-    names.check_key(key)
+    made = partial(
+        _Replacing, find, ctx, mesh, "memory.set", key, body, id=id, created_at=created_at
+    )
+    if expect is None:
+        return made()
+    expected = read_expect(expect)
 
     def require(tx: Reader) -> None:
-        row = tx.memory_get(mesh, ctx.peer, key)
-        if row is None or row.tombstone:
+        check_expected(expected, _live(find(tx)), f"memory {key!r}")
+
+    return made(require=require)
+
+
+def memory_forget(
+    ctx: NodeContext, mesh: str, key: str, id: str | None = None, expect: Expect | None = None
+) -> Change:
+    names.check_key(key)
+    expected = None if expect is None else _to_delete(expect)
+
+    def require(tx: Reader) -> None:
+        present = _live(tx.memory_get(mesh, ctx.peer, key))
+        if expected is not None:
+            check_expected(expected, present, f"memory {key!r}")
+        elif present is None:
             raise UnknownKey(f"{ctx.peer} remembers nothing under {key!r} in {mesh!r}")
 
-    return _Deletion(require, ctx, mesh, "memory.forget", key, Nothing(), owner=ctx.peer, id=id)
+    return _Required(require, ctx, mesh, "memory.forget", key, Nothing(), owner=ctx.peer, id=id)
 
 
 def owner_of(ctx: NodeContext, scope: str) -> str | None:
     """The owner that a scope names; None if it names all owners."""
-    if scope == "self":
-        return ctx.peer
-    if scope == "all":
-        return None
-    if scope.startswith("peer:"):
-        return names.check_peer(scope.removeprefix("peer:"))
-    raise BadInput(f"scope {scope!r} is not known", hint="use self, all or peer:<id>")
+    return names.scope_owner(scope, ctx.peer)
 
 
 def memory_recall(mesh: str, key: str, owner: str | None) -> Read[list[Memory]]:
@@ -184,11 +284,37 @@ def vector_store(
         model.version,
         model.dim,
         model.quantization,
-        pack(embedding, model.dim),
+        pack(embedding, model.dim, model.quantization),
         content,
         encode_value(metadata),
     )
-    return Change(ctx, mesh, "vector.store", key, body, owner=ctx.peer, id=id)
+    return _VectorStoring(ctx, mesh, "vector.store", key, body, owner=ctx.peer, id=id)
+
+
+class _VectorStoring(Change):
+    """A vector. Whoever stores it under a model that is being left hears of it, once until read."""
+
+    __slots__ = ()
+
+    def carry_out(self, tx: Transaction) -> Receipt:
+        receipt = super().carry_out(tx)
+        assert isinstance(self.body, VectorStore)
+        model = self.body.identity()
+        if any(row.id == model.fingerprint and row.deprecated_at for row in tx.model_list()):
+            told = WarningRow(
+                mesh=self.mesh,
+                type="vector_model_deprecated",
+                entity=f"{model.provider}:{model.name}:{model.version}",
+                by_peer=self.ctx.peer,
+                at_lamport=receipt.stamp.lamport,
+            )
+            if not any(_same_warning(row, told) for row in tx.warning_list(self.mesh)):
+                tx.warning_add(told)
+        return receipt
+
+
+def _same_warning(row: WarningRow, other: WarningRow) -> bool:
+    return row.type == other.type and row.entity == other.entity
 
 
 def vector_delete(
@@ -201,22 +327,34 @@ def vector_delete(
     names.check_key(key)
 
     def require(tx: Reader) -> None:
-        if tx.vector_live(mesh, ctx.peer, key, model.fingerprint) is None:
-            raise UnknownKey(f"{ctx.peer} has no vector {key!r} of this model in {mesh!r}")
+        require_vector(tx, mesh, ctx.peer, key, model)
 
     body = VectorDelete(model.fingerprint)
-    return _Deletion(require, ctx, mesh, "vector.delete", key, body, owner=ctx.peer, id=id)
+    return _Required(require, ctx, mesh, "vector.delete", key, body, owner=ctx.peer, id=id)
+
+
+def require_vector(tx: Reader, mesh: str, owner: str, key: str, model: Model) -> VectorRow:
+    """The live vector of a peer; UnknownKey if there is none."""
+    row = tx.vector_live(mesh, owner, key, model.fingerprint)
+    if row is None:
+        raise UnknownKey(f"{owner} has no vector {key!r} of this model in {mesh!r}")
+    return row
 
 
 def vector_search(
-    mesh: str, query: Any, model: Model, limit: int = 10, exact: bool = False
+    mesh: str,
+    query: Any,
+    model: Model,
+    limit: int = 10,
+    exact: bool = False,
+    owner: str | None = None,
 ) -> Read[list[Hit]]:
     if not 1 <= limit <= limits.SEARCH_LIMIT_MAX:
         raise OverLimit(f"limit {limit} is not between 1 and {limits.SEARCH_LIMIT_MAX}")
-    packed = pack(query, model.dim)
+    packed = pack(query, model.dim, model.quantization)
 
     def read(tx: Reader) -> list[Hit]:
-        found = tx.vector_search(mesh, model, packed, limit, exact=exact)
+        found = tx.vector_search(mesh, model, packed, limit, exact=exact, owner=owner)
         return [Hit.of(row, distance) for row, distance in found]
 
     return read
@@ -229,7 +367,7 @@ class BlobGone(Exception):
     """A sweep removed the blob before the transaction that names it: write it again."""
 
 
-class FileSharing(Change):
+class FileSharing(_Replacing):
     """A share. If its content is a blob, that must still be there in its transaction."""
 
     __slots__ = ()
@@ -249,21 +387,26 @@ def file_share(
     size: int,
     content: bytes | None,
     id: str | None = None,
+    created_at: int = 0,
 ) -> FileSharing:
-    check_path(path)
+    path = named_path(path)
     body = FileShare(bytes.fromhex(sha256), size, content)
-    return FileSharing(ctx, mesh, "file.share", path, body, owner=ctx.peer, id=id)
+
+    def find(tx: Reader) -> FileRow | None:
+        return tx.file_get(mesh, ctx.peer, path)
+
+    return FileSharing(find, ctx, mesh, "file.share", path, body, id=id, created_at=created_at)
 
 
 def file_delete(ctx: NodeContext, mesh: str, path: str, id: str | None = None) -> Change:
-    check_path(path)
+    path = named_path(path)
 
     def require(tx: Reader) -> None:
         row = tx.file_get(mesh, ctx.peer, path)
         if row is None or row.tombstone:
             raise UnknownFile(f"{ctx.peer} shares no file {path!r} in {mesh!r}")
 
-    return _Deletion(require, ctx, mesh, "file.delete", path, Nothing(), owner=ctx.peer, id=id)
+    return _Required(require, ctx, mesh, "file.delete", path, Nothing(), owner=ctx.peer, id=id)
 
 
 # --- tasks ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ time and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from holdfast.rules.bodies import Body
 from holdfast.rules.envelope import Envelope, decode
 from holdfast.rules.limits import READ_INTENTS_BYTES_MAX, READ_INTENTS_MAX
 from holdfast.rules.quorum.intents import decode_intent
+from holdfast.rules.quorum.plain_intents import PlainPut, made_plain
 
 
 class ReadIntent(NamedTuple):
@@ -27,29 +29,32 @@ class ReadIntents:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._read: dict[bytes, ReadIntent] = {}
+        self._read: dict[bytes, ReadIntent | PlainPut] = {}
         self._bytes = 0
 
-    def keep(self, raw: bytes) -> ReadIntent:
-        """Reads an intent with all checks that need no state, raising a typed error, and keeps it
-        for the fold; if there are too many of them, the oldest ones go.
+    def keep(self, raw: bytes, made: Envelope) -> None:
+        """Asks of an intent that was just encoded as `raw` all that needs no state, raising a typed
+        error, and keeps it for the fold; if there are too many of them, the oldest ones go.
         """
-        envelope = decode(raw)
-        read = ReadIntent(envelope, decode_intent(envelope))
+        read: ReadIntent | PlainPut | None = made_plain(raw, made)
+        if read is None:
+            envelope = decode(raw)
+            read = ReadIntent(envelope, decode_intent(envelope))
         with self._lock:
             self._drop(raw)
             self._read[raw] = read
             self._bytes += len(raw)
             while len(self._read) > READ_INTENTS_MAX or self._bytes > READ_INTENTS_BYTES_MAX:
                 self._drop(next(iter(self._read)))
-        return read
 
-    def take(self, raw: bytes) -> ReadIntent | None:
-        """What was read of these bytes, and is forgotten with that; None if nothing was."""
+    def take(self, raws: Sequence[bytes]) -> list[ReadIntent | PlainPut | None]:
+        """What was read of these bytes each, and is forgotten with that; None if nothing was."""
+        if not self._read:
+            return [None] * len(raws)  # as where others make the intents
         with self._lock:
-            return self._drop(raw)
+            return [self._drop(raw) for raw in raws]
 
-    def _drop(self, raw: bytes) -> ReadIntent | None:
+    def _drop(self, raw: bytes) -> ReadIntent | PlainPut | None:
         read = self._read.pop(raw, None)
         if read is not None:
             self._bytes -= len(raw)

@@ -9,12 +9,13 @@ in its own way how far it has got. Everything else is the same for all three:
    to a broker what this node may relay (`relaying.py`).
 3. In the same transaction the caller moves its cursor.
 
-So a crash leaves a piece and its cursor, or neither. Nothing is ever dropped: every envelope ends
-in the log, or was there before, or is in the quarantine with the reason. A strong one, which no
-record came with, is passed over: it comes again beside its record, in the order of its quorum
-(`committed_intake.py`), and until then nobody knows whether it counts. When the quarantine has no
-room for all that a piece would add, the piece is refused as a whole and the cursor stays. It comes
-again when a person has made room.
+So a crash leaves a piece and its cursor, or neither. Nothing is ever dropped but what is for a mesh
+that was deleted here, or a message of a peer that is blocked, and that is counted. Every other
+envelope ends in the log, or was there before, or is in the quarantine with the reason. A strong
+one, which no record came with, is passed over: it comes again beside its record, in the order of
+its quorum (`committed_intake.py`), and until then nobody knows whether it counts. When the
+quarantine has no room for all that a piece would add, the piece is refused as a whole and the
+cursor stays. It comes again when a person has made room.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from holdfast.node.core.object_transfer import require_objects
 from holdfast.node.core.relaying import hand_on
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of, read_arrivals
 from holdfast.rules.bodies import VectorStore
-from holdfast.rules.errors import BadInput, HoldfastError, NotCommitted, OverLimit
+from holdfast.rules.errors import (
+    BadInput,
+    HoldfastError,
+    MeshDeleted,
+    NotCommitted,
+    OverLimit,
+    SenderBlocked,
+)
 from holdfast.rules.limits import (
     CHUNK_ROWS,
     LINK_BATCH_BYTES,
@@ -42,6 +50,8 @@ from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import QuarantineRow
 from holdfast.storage.ports import Reader, Transaction
 
+Dropped = MeshDeleted | SenderBlocked
+"""What is neither kept nor put aside; it was counted."""
 _FOLD_COST: Final = LINK_BATCH_ROWS // CHUNK_ROWS
 """An envelope that is folded into a table takes about this many times as long as a plain fact."""
 _VECTOR_COST: Final = 2 * _FOLD_COST
@@ -59,6 +69,8 @@ class ReceivedPiece(NamedTuple):
     """How many of them are in the quarantine now."""
     awaited: int = 0
     """How many come again with the record of their commit."""
+    dropped: int = 0
+    """How many were for a mesh that was deleted here, or from a peer that is blocked."""
 
 
 # --- pieces --------------------------------------------------------------------------------------
@@ -97,14 +109,29 @@ def _cost(arrival: Arrived | Arrival) -> int:
     return _VECTOR_COST if isinstance(arrival.body, VectorStore) else _FOLD_COST
 
 
-def intakes(ctx: NodeContext, envelopes: Iterable[bytes]) -> Iterator[Intake]:
-    """Decodes a stream of envelopes into intakes, each small enough for one transaction."""
+class Incoming:
+    """Arrivals that no place of a reader goes with: called with a transaction, it applies them,
+    hands them on as far as this node may, and returns what became of each.
+    """
+
+    def __init__(self, ctx: NodeContext, arrivals: Arrivals, via: int = 0) -> None:
+        self._ctx, self._arrivals = ctx, arrivals
+        self._intake = Intake.of(ctx, arrivals, via)
+
+    def __call__(self, tx: Transaction) -> list[Applied]:
+        applied = self._intake(tx)
+        hand_on(self._ctx, tx, self._arrivals, applied)
+        return applied
+
+
+def incoming(ctx: NodeContext, envelopes: Iterable[bytes]) -> Iterator[Incoming]:
+    """Decodes a stream of envelopes into batches, each small enough for one transaction."""
     if not isinstance(envelopes, Iterable):
         raise BadInput(f"envelopes is {type(envelopes).__name__}, not a list of bytes")
     for raws in _batches(envelopes):
         arrivals = read_arrivals(raws)
         for start, end in pieces(arrivals):
-            yield Intake.of(ctx, arrivals[start:end])
+            yield Incoming(ctx, arrivals[start:end])
 
 
 def _batches(envelopes: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -161,16 +188,17 @@ def receive_arrivals(
             found_at=engine.ctx.now_ms(),
         )
         for offset, arrival, result in zip(offsets, arrivals, applied, strict=True)
-        if result.error is not None and not isinstance(result.error, NotCommitted)
+        if result.error is not None and not isinstance(result.error, NotCommitted | Dropped)
     ]
     if refused:
         _quarantine(tx, lane, epoch, refused)
     if not is_lane(lane):  # those are a broker's own
-        hand_on(engine, tx, arrivals, applied)
+        hand_on(engine.ctx, tx, arrivals, applied)
     known = [result.outcome for result in applied].count(Outcome.NOOP_ALREADY_APPLIED)
     awaited = sum(isinstance(result.error, NotCommitted) for result in applied)
-    new = len(applied) - known - len(refused) - awaited
-    return ReceivedPiece(applied, new, known, len(refused), awaited)
+    dropped = sum(isinstance(result.error, Dropped) for result in applied)
+    new = len(applied) - known - len(refused) - awaited - dropped
+    return ReceivedPiece(applied, new, known, len(refused), awaited, dropped)
 
 
 def apply_arrivals(

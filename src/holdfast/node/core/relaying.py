@@ -1,13 +1,14 @@
-"""Hands what came over the bus to the broker of its mesh, where this node may `relay`.
+"""Hands what came by another way to the broker of its mesh, where this node may `relay`.
 
 Whoever wrote something hands it to its broker itself, if it is a member there and reaches it. A
-node that is on the bus only cannot, and then one that may relay at the broker does it in its place:
-what it gets from others enters the lane of the broker, in the transaction that stores it. Without
-the grant nothing from the bus goes to a broker.
+node that is on the bus only cannot, nor can one beyond a link between zones, nor one whose log came
+in a file. Then a node that may relay at the broker does it in its place: what it gets from others,
+by the bus, a link or an import, enters the lane of the broker, in the transaction that stores it.
+Without the grant nothing of that goes to a broker. What the broker brings goes on over the bus and
+links by itself, because they read the log.
 
-It may come by way of a link between zones first, from somebody who had it over the bus. So in a
-mesh that is on the bus, whatever does not come from the broker is handed to it. What is new here
-comes by here once, whatever way it takes.
+Nothing runs in circles: what is new here comes to the log once, whatever way it takes, and what the
+broker brought is not handed to it.
 
 Several nodes may relay, and the origin may only be slow. So rows wait for a moment, which is
 another one for each node and batch. What the broker brings meanwhile ends them
@@ -21,7 +22,7 @@ from hashlib import sha256
 
 import msgspec
 
-from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.context import NodeContext
 from holdfast.node.core.intake import Applied
 from holdfast.rules.arrivals import Arrivals, header_of, raw_of
 from holdfast.rules.envelope import decode_trusted
@@ -33,12 +34,12 @@ from holdfast.storage.ports import Reader, Transaction
 
 
 def hand_on(
-    engine: NodeEngine, tx: Transaction, arrivals: Arrivals, applied: Sequence[Applied]
+    ctx: NodeContext, tx: Transaction, arrivals: Arrivals, applied: Sequence[Applied]
 ) -> int:
     """Puts changes that are new here into the lanes of their brokers, as far as this node may. What
     it wrote itself, and has lost and got back, it always may. Returns how many rows.
     """
-    us, rows = engine.ctx.peer, 0
+    us, rows = ctx.peer, 0
     for mesh, relays in _handed_on(tx, arrivals, us).items():
         found = [
             (decode_trusted(raw_of(arrival)), one.offset)
@@ -51,7 +52,7 @@ def hand_on(
             and (relays or header[4] == us)
         ]
         if found:
-            now = engine.ctx.now_ms()
+            now = ctx.now_ms()
             at = now + _wait_ms(us, found[0][0].id)
             made = [outbox_row(lane_of(mesh), envelope, offset, now) for envelope, offset in found]
             rows += tx.outbox_add([msgspec.structs.replace(row, not_before=at) for row in made])
@@ -59,8 +60,8 @@ def hand_on(
 
 
 def _handed_on(tx: Reader, arrivals: Arrivals, us: str) -> dict[str, bool]:
-    """The meshes of a batch that are both at a broker and on the bus, and whether this node may
-    relay there, as the broker last said. If it has changed its mind since, it refuses the rows, and
+    """The meshes of a batch that are at a broker, and whether this node may relay there, as the
+    broker last said. If it has changed its mind since, it refuses the rows, and
     that ends them.
     """
     headers = map(header_of, arrivals)
@@ -72,7 +73,7 @@ def _handed_on(tx: Reader, arrivals: Arrivals, us: str) -> dict[str, bool]:
             for member in tx.known_members_list(row.slug)
         )
         for row in meshes
-        if row.on_bus and row.shared
+        if row.shared
     }
 
 

@@ -14,11 +14,12 @@ from holdfast.node.core.context import NodeContext
 from holdfast.rules import limits
 from holdfast.rules.bodies import decode_value, encode_value
 from holdfast.rules.errors import OverLimit, UnknownKey, UnknownMesh
+from holdfast.rules.shown import Shown
 from holdfast.rules.telemetry import TelemetryRow, check_name, telemetry_row
 from holdfast.storage.ports import Reader, Transaction
 
 
-class TelemetryEntry(msgspec.Struct, frozen=True):
+class TelemetryEntry(Shown, msgspec.Struct, frozen=True):
     """A value that is true on this node only, and until when it is kept."""
 
     kind: str

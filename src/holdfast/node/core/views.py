@@ -9,10 +9,12 @@ import msgspec
 from holdfast.rules.bodies import decode_value
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.frontier import Frontier
+from holdfast.rules.order import Stamp
 from holdfast.rules.rows import ConsumerRow, FileRow, MemoryRow, StateRow, VectorRow
+from holdfast.rules.shown import Shown
 
 
-class StateEntry(msgspec.Struct, frozen=True):
+class StateEntry(Shown, msgspec.Struct, frozen=True):
     """One key of a mesh's shared state, with who wrote it last."""
 
     key: str
@@ -21,12 +23,17 @@ class StateEntry(msgspec.Struct, frozen=True):
     peer: str
     updated_at: int
 
+    @property
+    def stamp(self) -> Stamp:
+        """What `expect` takes, to write only if this is still what is there."""
+        return Stamp(self.lamport, self.peer)
+
     @classmethod
     def of(cls, row: StateRow) -> StateEntry:
         return cls(row.key, decode_value(row.value), row.lamport, row.peer, row.updated_at)
 
 
-class Memory(msgspec.Struct, frozen=True):
+class Memory(Shown, msgspec.Struct, frozen=True):
     """What one peer remembers under a key."""
 
     peer: str
@@ -35,14 +42,44 @@ class Memory(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
     lamport: int
     updated_at: int
+    created_at: int = 0
+    """When the first version was written, since the key was last forgotten."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """What `expect` takes, to write only if this is still what is there."""
+        return Stamp(self.lamport, self.peer)
 
     @classmethod
     def of(cls, row: MemoryRow) -> Memory:
         value = decode_value(row.value)
-        return cls(row.owner, row.key, value, row.tags, row.lamport, row.updated_at)
+        created_at = row.created_at or row.updated_at
+        return cls(row.owner, row.key, value, row.tags, row.lamport, row.updated_at, created_at)
 
 
-class FileInfo(msgspec.Struct, frozen=True):
+class KeyVersion(Shown, msgspec.Struct, frozen=True):
+    """One version of a key that the log still holds, of the shared state or of a memory."""
+
+    key: str
+    value: Any
+    """None if this version deleted the key."""
+    deleted: bool
+    lamport: int
+    peer: str
+    updated_at: int
+    """By the clock of the peer that wrote it."""
+    offset: int
+    """Where it is in this node's log."""
+    tags: tuple[str, ...] = ()
+    """Of a memory."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """Its place among the versions: the greatest one counts."""
+        return Stamp(self.lamport, self.peer)
+
+
+class FileInfo(Shown, msgspec.Struct, frozen=True):
     """One shared file."""
 
     peer: str
@@ -53,13 +90,17 @@ class FileInfo(msgspec.Struct, frozen=True):
     updated_at: int
     here: bool
     """The content is on this machine."""
+    created_at: int = 0
+    """When the first version was shared, since the path was last deleted."""
 
     @classmethod
     def of(cls, row: FileRow, *, here: bool) -> FileInfo:
-        return cls(row.owner, row.path, row.size, row.sha256, row.lamport, row.updated_at, here)
+        created_at = row.created_at or row.updated_at
+        content = (row.size, row.sha256, row.lamport, row.updated_at)
+        return cls(row.owner, row.path, *content, here, created_at)
 
 
-class LastKnown(msgspec.Struct, frozen=True):
+class LastKnown(Shown, msgspec.Struct, frozen=True):
     """A file's content as far as this machine has it."""
 
     status: str
@@ -70,7 +111,7 @@ class LastKnown(msgspec.Struct, frozen=True):
     updated_at: int
 
 
-class Hit(msgspec.Struct, frozen=True):
+class Hit(Shown, msgspec.Struct, frozen=True):
     """One result of a vector search, nearest first."""
 
     key: str
@@ -84,7 +125,7 @@ class Hit(msgspec.Struct, frozen=True):
         return cls(row.key, row.owner, row.content, decode_value(row.metadata), distance)
 
 
-class MeshClock(msgspec.Struct, frozen=True):
+class MeshClock(Shown, msgspec.Struct, frozen=True):
     """The clock of a mesh, and how the mesh stands with its broker."""
 
     lamport: int
@@ -92,7 +133,7 @@ class MeshClock(msgspec.Struct, frozen=True):
     last_sync_at: int | None
 
 
-class PeerInfo(msgspec.Struct, frozen=True):
+class PeerInfo(Shown, msgspec.Struct, frozen=True):
     """The last sign of a peer that reached this node."""
 
     peer: str
@@ -101,7 +142,20 @@ class PeerInfo(msgspec.Struct, frozen=True):
     stale: bool
 
 
-class Consumer(msgspec.Struct, frozen=True):
+class ObjectInfo(Shown, msgspec.Struct, frozen=True):
+    """Content that is known by its hash: that of facts and of larger files."""
+
+    sha256: str
+    size: int
+    here: bool
+    """Its content is on this machine."""
+    named: bool
+    """A fact or a file names it. What nobody names goes with a sweep, after a while."""
+    since: int
+    """When it was first named here, or put on the disk."""
+
+
+class Consumer(Shown, msgspec.Struct, frozen=True):
     """A named reader of the log."""
 
     name: str

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -27,18 +28,21 @@ from holdfast.node.daemon.message_hook import MessageWatch, outbox_event
 from holdfast.node.daemon.reload import Reloader, event_hooks, from_nowhere
 from holdfast.node.daemon.upkeep import NodeUpkeep
 from holdfast.node.home import whereabouts
+from holdfast.node.home.opening import open_home
 from holdfast.node.http.app import node_routes
 from holdfast.node.http.context import NodeApi
-from holdfast.node.library.node import Node, open_node
+from holdfast.node.library.node import Node
+from holdfast.node.links.pull import PULL_LOCK
 from holdfast.node.links.status import LinkStatus
 from holdfast.node.links.worker import LinkManager
-from holdfast.node.log.watch import LogWatch, WakeSocket
 from holdfast.node.settings import Settings
 from holdfast.node.sync.manager import SyncManager
 from holdfast.node.sync.session import BrokerAddress
 from holdfast.node.sync.terms import require_age
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.disk import DiskWatch
+from holdfast.node.upkeep.sweep import Ttl
+from holdfast.node.watching.log_watch import LogWatch, WakeSocket
 from holdfast.rules import limits
 from holdfast.rules.broker_sync import SyncState
 from holdfast.rules.disk_pressure import Pressure
@@ -48,10 +52,11 @@ from holdfast.rules.links import LinkState
 from holdfast.rules.rows import OutboxRow
 from holdfast.service.clock import Clock
 from holdfast.service.http.app import HttpApp
+from holdfast.service.http.parts import MakeParts, no_parts
 from holdfast.service.http.request import ConcurrencyLimits, RequestCounts
-from holdfast.service.instance_lock import DaemonLock, DaemonNote
+from holdfast.service.instance_lock import DaemonLock, DaemonNote, daemon_note, wait_until_free
 from holdfast.service.lifecycle import OnEvent, Service, silent
-from holdfast.service.listeners import bind_listeners
+from holdfast.service.listeners import bind_listeners, open_loopback
 from holdfast.service.sessions import Sessions
 from holdfast.service.supervision import Supervision
 from holdfast.storage.files import home as homes
@@ -76,14 +81,17 @@ class Daemon(Service):
         moved: bool = False,
         ttl_ms: int | None = None,
         clock: Clock | None = None,
+        parts: MakeParts = no_parts,
     ) -> None:
         """`load` reads the settings again, for a reload. `moved`: the home was moved here, and no
         original goes on elsewhere. After `ttl_ms` the daemon ends by itself. `clock`: what the node
-        takes for the time; the machine's, if it is not given.
+        takes for the time; the machine's, if it is not given. `parts` makes what is served besides
+        the API.
         """
         super().__init__(on_event, on_overtime)
         self._home, self._settings, self._sync = home, settings.check(), sync
         self._load, self._moved, self._ttl_ms, self._clock = load, moved, ttl_ms, clock
+        self._parts = parts
         self._api: NodeApi | None = None
         self._talkative = False
         self._last_state: dict[tuple[str, str], str | None] = {}
@@ -102,14 +110,15 @@ class Daemon(Service):
         ending.callback(lock.close)
         ending.callback(self._tell_stopped)  # while we hold it: `down` waits for the lock
         copied = self._check_place(paths)
-        node = await asyncio.to_thread(
-            open_node,
+        opened = await asyncio.to_thread(
+            open_home,
             root,
             sync=self._sync,
-            nudges=False,
+            wakes_daemon=False,
             new_epoch=copied,
             source=self._clock,
         )
+        node = Node(opened)
         ending.push_async_callback(asyncio.to_thread, node.close)
         self._note_place(paths)
         age = self._settings.outbox.max_age_hours
@@ -119,14 +128,20 @@ class Daemon(Service):
         listeners, api.certificate = bind_listeners(paths, settings, ending, socket=settings.socket)
         api.reload = Reloader(api, self._load, paths.root, listeners).reload
         self._start_upkeep(api, ending)
-        self._start_links(api, ending)
+        self._start_links(api, paths, ending)
         await self._start_syncs(api, ending)
         await self._start_bus(api, paths, ending)
-        server = Server(HttpApp(api, node_routes()), listeners, web=settings.web)
-        await server.start()
+        app = HttpApp(api, node_routes())
+        app.parts = self._parts(api, app)
+        server = Server(app, listeners, web=settings.web)
         ending.push_async_callback(self._end_calls, server)
-        self.addresses = [listener.address for listener in listeners]
-        lock.write(DaemonNote(os.getpid(), self.addresses))
+        self.addresses = api.addresses
+        self._note_addresses(api, lock, server)
+        api.open_door = partial(self._open_door, api, lock, server)
+        for part in app.parts:
+            await ending.enter_async_context(part.life())
+        await server.start()
+        self._note_addresses(api, lock, server)
         self._start_waking(api, paths, ending)
         self._start_messages(api, ending)
         api.phase = "ready"
@@ -187,21 +202,29 @@ class Daemon(Service):
 
     def _start_upkeep(self, api: NodeApi, ending: AsyncExitStack) -> None:
         assert api.disk is not None
-        upkeep = NodeUpkeep(api.node, api.disk)
+        upkeep = NodeUpkeep(
+            api.node,
+            api.disk,
+            ttl=lambda: Ttl.of_settings(api.settings.retention),
+            lags=lambda: _lags(api),
+        )
         upkeep.start()
         ending.push_async_callback(
             asyncio.to_thread, upkeep.stop, limits.SHUTDOWN_SWEEP_MS_MAX / 1000
         )
 
-    def _start_links(self, api: NodeApi, ending: AsyncExitStack) -> None:
+    def _start_links(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         def changed(status: LinkStatus) -> None:
             self._news(api.log_watch, "link", _link_news(status))
 
         link_manager = api.link_manager = LinkManager(api.engine, api.trust, on_change=changed)
-        link_manager.start()
         ending.push_async_callback(
             asyncio.to_thread, link_manager.stop, limits.SHUTDOWN_DRAIN_MS_MAX / 1000
         )
+        if daemon_note(paths, PULL_LOCK) is None:
+            link_manager.start()
+        else:
+            self._in_background(_start_after_pull(link_manager, paths), ending)
 
     async def _start_syncs(self, api: NodeApi, ending: AsyncExitStack) -> None:
         def changed(broker: BrokerAddress, unit: Supervision[SyncState]) -> None:
@@ -245,6 +268,14 @@ class Daemon(Service):
         ending.push_async_callback(host.close)
         host.on_link(lambda document: self._news(api.log_watch, "peer", document))
         api.log_watch.on_look.append(lambda: host.log_at(api.log_watch.head))
+
+    async def _open_door(self, api: NodeApi, lock: DaemonLock, server: Server) -> None:
+        await open_loopback(server, api.node.home)
+        self._note_addresses(api, lock, server)
+
+    def _note_addresses(self, api: NodeApi, lock: DaemonLock, server: Server) -> None:
+        api.addresses[:] = [listener.address for listener in server.listeners]
+        lock.write(DaemonNote(os.getpid(), api.addresses))
 
     def _start_waking(self, api: NodeApi, paths: HomePaths, ending: AsyncExitStack) -> None:
         api.engine.store.on_commit(api.log_watch.ring)
@@ -302,8 +333,26 @@ class Daemon(Service):
         await server.stop()
 
 
+async def _start_after_pull(link_manager: LinkManager, paths: HomePaths) -> None:
+    """Two must not pull one link: a process that does gives way as soon as it sees this daemon."""
+    moment_s = limits.LINK_PULL_WAIT_MS_MAX / limits.SECOND_MS
+    while not await asyncio.to_thread(wait_until_free, paths, moment_s, PULL_LOCK):
+        log.info("links wait until `link pull` of another process has ended")
+    await asyncio.to_thread(link_manager.start)
+
+
 def _disk_news(found: Pressure) -> dict[str, Any]:
     return {"level": found.level, "fill": round(found.fill, 4), "room": found.room}
+
+
+def _lags(api: NodeApi) -> dict[str, Any]:
+    """How many entries of each shared mesh and of each link are not here yet, where it is known."""
+    brokers = [] if api.sync_manager is None else api.sync_manager.status()
+    links = [] if api.link_manager is None else api.link_manager.status()
+    return {
+        "sync": {mesh.mesh: mesh.lag for broker in brokers for mesh in broker.meshes},
+        "links": {link.name: link.lag for link in links},
+    }
 
 
 def _broker_news(broker: BrokerAddress, unit: Supervision[SyncState]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.node.log.watch import LogWatch, Notice
+from holdfast.node.watching.log_watch import LogWatch, Notice
 from holdfast.rules.limits import HOOK_GRACE_MS, HOOK_MS_MAX, LAMPORT_MAX, SECOND_MS
 
 log = logging.getLogger("holdfast")

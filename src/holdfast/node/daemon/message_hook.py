@@ -21,8 +21,8 @@ import msgspec
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.daemon.hooks import HookRunner
 from holdfast.node.http.inbox import opened
-from holdfast.node.log.watch import LogWatch
 from holdfast.node.messages.inbox import Inbox
+from holdfast.node.watching.log_watch import LogWatch
 from holdfast.rules.errors import HoldfastError, UnknownMessage
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS, HOOK_ROWS, OUTBOX_PAGE_ROWS
@@ -51,12 +51,14 @@ class MessageWatch:
         """`run` runs work that may block in a thread."""
         self._engine, self._log_watch, self._hook, self._run = engine, log_watch, hook, run
         self._runner = runner
-        self._last: int | None = None
+        # Now, and not at the first look of the task: a message that comes between is news.
+        self._last = engine.read("hook", lambda tx: tx.inbox_last())
         self._failing: dict[str, str] = {}
         """By lane: the first row that fails, of which there was an event."""
         self._told: deque[str] = deque(maxlen=OUTBOX_PAGE_ROWS)
         """Rows whose death was an event lately."""
-        self._changed = False
+        self._changed = True
+        """The hook is to be set up, or to be removed."""
 
     def set_hook(self, hook: list[str]) -> None:
         """Another command, or none, from the next look on. A hook gets only messages that arrive
@@ -75,10 +77,8 @@ class MessageWatch:
         while not self._log_watch.closing:
             head = self._log_watch.head
             try:
-                if self._last is None or self._changed:
-                    self._changed = False
-                    last = await self._run(self._begin)
-                    self._last = last if self._last is None else self._last
+                if self._changed:
+                    await self._begin_anew()
                 await self._look()
             except HoldfastError as error:
                 # The store is closing or its disk failed: that is reported elsewhere.
@@ -87,8 +87,16 @@ class MessageWatch:
 
     # --- the beginning -----------------------------------------------------------------------
 
-    def _begin(self) -> int:
-        """The number of the last message that needs no event; sets the hook up or removes it."""
+    async def _begin_anew(self) -> None:
+        self._changed = False
+        try:
+            await self._run(self._begin)
+        except HoldfastError:
+            self._changed = True
+            raise
+
+    def _begin(self) -> None:
+        """Sets the hook up or removes it."""
         known = self._engine.read("hook", lambda tx: tx.job_get(_JOB))
         if known is not None and not self._hook:
             self._engine.write("hook", lambda tx: tx.job_drop(_JOB))
@@ -96,7 +104,6 @@ class MessageWatch:
             while self._engine.write("hook", self._pass_over):
                 pass
             self._engine.write("hook", self._set_up)
-        return self._engine.read("hook", lambda tx: tx.inbox_last())
 
     def _pass_over(self, tx: Transaction) -> int:
         rows = tx.inbox_unhooked(CHUNK_ROWS)
@@ -131,7 +138,7 @@ class MessageWatch:
             for mesh in tx.mesh_list():
                 first = tx.outbox_failing(lane_of(mesh.slug), None) if mesh.shared else ()
                 failing |= {row.lane: outbox_event(row) for row in first}
-            return tx.inbox_list(None, False, self._last or 0, CHUNK_ROWS), failing
+            return tx.inbox_list(None, False, self._last, CHUNK_ROWS), failing
 
         return self._engine.read("inbox.watch", read)
 

@@ -39,7 +39,7 @@ import msgspec
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.intake import Intake
+from holdfast.node.core.receive import Incoming
 from holdfast.node.exchange.import_blobs import check_sha, put_blob
 from holdfast.node.exchange.import_commits import import_commits
 from holdfast.node.library.node import Node
@@ -61,6 +61,7 @@ from holdfast.protocol.export_lines import (
     decode_line,
 )
 from holdfast.rules import limits
+from holdfast.rules.arrivals import read_arrivals
 from holdfast.rules.audit_chain import AuditRow
 from holdfast.rules.bodies import decode_value, encode_value
 from holdfast.rules.errors import (
@@ -184,6 +185,14 @@ def import_log(node: Node, source: BinaryIO, *, progress: Progress | None = None
         counts |= found.counts
         refused += [BadLine(*one) for one in found.refused]
     return ImportedLog(counts=counts, refused=tuple(refused))
+
+
+def _created_at(line: MemoryLine | FileLine) -> int:
+    """An imported value is a new version of what was made there."""
+    at = line.created_at or line.updated_at
+    if not 0 <= at < limits.SOURCE_TIME_MS_MAX:
+        raise BadValue(f"it was first made {at} ms after 1970, as no clock can say")
+    return at
 
 
 def _was_set_aside(line: LogLine) -> bool:
@@ -337,7 +346,9 @@ class _Import:
         if not self._is_ours(line.owner):
             return self._theirs("memory", line, MemoryRow, value=encode_value(value))
         ctx, mesh = self._engine.ctx, self._mesh(line.mesh)
-        return _changed("memory", operations.memory_set(ctx, mesh, line.key, value, line.tags))
+        at = _created_at(line)
+        change = operations.memory_set(ctx, mesh, line.key, value, line.tags, created_at=at)
+        return _changed("memory", change)
 
     def _is_ours(self, owner: str) -> bool:
         return check_peer(owner) == self._engine.ctx.peer
@@ -363,7 +374,7 @@ class _Import:
 
     def _arrived(self, name: str, id: bytes, raw: bytes) -> Step:
         """What somebody else wrote comes in by the door."""
-        intake = Intake(self._engine.ctx, (raw,))
+        intake = Incoming(self._engine.ctx, read_arrivals((raw,)))
 
         def step(tx: Transaction) -> str:
             if tx.log_find(id) is not None or tx.forgotten(id) is not None:
@@ -411,7 +422,8 @@ class _Import:
         check_sha(line.sha256)
         write: Callable[[Transaction], object] | None
         if self._is_ours(line.owner):
-            write = operations.file_share(ctx, mesh, line.path, line.sha256, line.size, content)
+            what = (line.path, line.sha256, line.size, content)
+            write = operations.file_share(ctx, mesh, *what, created_at=_created_at(line))
         else:
             write = self._theirs("file", line, FileRow)
         if write is None:

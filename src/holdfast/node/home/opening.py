@@ -3,7 +3,9 @@
 Opening looks, in this order, at: who owns the files and their modes; who else has the home open;
 whether the last process ended uncleanly (then the integrity check runs first); the schema; and
 whether the database has gone back in time, in which case its log counts on in a new epoch. None of
-it grows with the number of rows, except the check after an unclean end.
+it grows with the number of rows, except the check after an end that may have damaged the file: one
+after which the machine went on with every byte that was written is checked where it wrote last
+(docs/decisions/0108).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import msgspec
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.metrics import Metrics
-from holdfast.node.upkeep.sweep import collect_blobs
+from holdfast.node.home.left_open import Drop, close_at_the_end, close_dropped, closed
+from holdfast.node.upkeep.sweep import Ttl, collect_blobs
 from holdfast.rules import limits
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -32,7 +35,7 @@ from holdfast.rules.errors import (
     StoreCorrupt,
 )
 from holdfast.rules.lamport import after_loss
-from holdfast.rules.names import check_peer
+from holdfast.rules.names import meant_peer, named_peer
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
 from holdfast.storage.files import home as homes
@@ -43,10 +46,10 @@ from holdfast.storage.files.home import HomePaths
 from holdfast.storage.files.presence import Presence
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
-from holdfast.storage.sqlite.integrity import integrity
+from holdfast.storage.sqlite.integrity import integrity, newest_integrity
 from holdfast.storage.sqlite.recovery.kept_copies import names_blob
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
-from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
+from holdfast.storage.sqlite.recovery.wal_frames import WalEnd, look_at_wal
 from holdfast.storage.sqlite.store import SqliteStore
 
 log = logging.getLogger("holdfast")
@@ -73,6 +76,13 @@ class Opened:
         self._presence = presence
         self.open_ms = 0.0
         self._closed = False
+        # Whoever holds the engine, by any family of the node, holds what closes the home.
+        engine.opened = self
+        self._drop: Drop | None = None
+
+    def close_at_the_end(self) -> None:
+        """LeftOpen the home when the program ends, unless somebody did it before."""
+        self._drop = close_at_the_end(self, partial(_close_dropped, self.store, self._presence))
 
     def close(self) -> None:
         """Waits for writes, sweeps blobs if time permits, and closes: in ten seconds at most. If it
@@ -80,6 +90,7 @@ class Opened:
         """
         if self._closed or self.store.forked:
             return  # a forked child has nothing to close
+        self._forget_drop()
         deadline = monotonic() + limits.SHUTDOWN_MS_MAX / 1000
         clean = True
         try:
@@ -95,6 +106,7 @@ class Opened:
                 log.warning(
                     "closing %s took too long; the next start checks the database", self.paths.root
                 )
+                self._presence.doubt()
             else:
                 self._go(clean)
         self._closed = True
@@ -102,6 +114,7 @@ class Opened:
     def _go(self, clean: bool) -> None:
         """Removes our registration; after a bad end it stays, so that the next start checks."""
         if not clean:
+            self._presence.doubt()
             self._presence.vanish()
             return
         try:
@@ -114,16 +127,39 @@ class Opened:
         this is called.
         """
         self._closed = True
+        self._forget_drop()
         self._presence.vanish()
         self.store.abort()
+
+    def close_left(self) -> None:
+        """At the end of a program that has not closed it, and may have removed its folder."""
+        if self.paths.database.exists():
+            self.close()
+        else:
+            self.abandon()
+
+    def _forget_drop(self) -> None:
+        if self._drop is not None:
+            closed(self._drop)
 
     def _last_sweep(self) -> None:
         if not self.engine.read("sweep", lambda tx: tx.blob_released(1)):
             return
+        # Here, because most homes that are closed have nothing to remove.
+        from holdfast.node.settings import load
+
+        try:
+            ttl = Ttl.of_settings(load(os.environ, {}).retention)
+        except HoldfastError as error:
+            # How long blobs are to be kept, nobody knows; a sweep that says so removes them later.
+            log.warning(
+                "blobs of %s are left to the next sweep: %s", self.paths.root, error.message
+            )
+            return
         patience_s = limits.SHUTDOWN_SWEEP_MS_MAX / 1000
         # If a write hangs, the sweep would wait behind it without end.
         if self.store.writer.between_groups(lambda: None, patience_s):
-            collect_blobs(self.engine, deadline_s=monotonic() + patience_s)
+            collect_blobs(self.engine, ttl, deadline_s=monotonic() + patience_s)
 
     def _mark(self) -> None:
         mark = self.engine.read("log.head", _position)
@@ -132,7 +168,7 @@ class Opened:
             mark = LogMark(mark.epoch, mark.offset, known is not None and known.volatile)
         _write_mark(self.paths, mark)
         try:
-            self.engine.metrics.save(self.paths.metrics, self.engine.ctx.now_ms(), self.open_ms)
+            self.engine.metrics.end()
         except DiskFull as error:
             log.info("closing %s: %s", self.paths.root, error.message)  # nothing but counts is lost
 
@@ -146,14 +182,16 @@ def open_home(
     source: Clock | None = None,
     vfs: str | None = None,
     nudges: bool = True,
+    wakes_daemon: bool = True,
     new_epoch: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Opened:
     """Opens a home, and creates it first with `create`. With `nudges` every commit of this process
-    wakes the home's daemon. With `new_epoch` the log counts on in a new epoch, because another copy
-    of this home may count on in the present one.
+    wakes whoever waits for one, the home's daemon too unless this is it. With `new_epoch` the log
+    counts on in a new epoch, because another copy of this home may count on in the present one.
     """
     begun = perf_counter()
+    close_dropped()
     mode = sync_mode(sync, environ.get("HOLDFAST_STORE_SYNC"))
     root = homes.resolve_home(home, environ)
     paths = _find(root, peer, create)
@@ -164,20 +202,31 @@ def open_home(
     presence = Presence.at(paths)
     try:
         presence.appear(full_disk=True)
+        killed = vfs is None and presences.only_killed(paths, crashed)
         if left_log:
-            _refuse_harmed_wal(paths)
+            killed = _refuse_harmed_wal(paths).beyond == 0 and killed
             rewrite_wal(paths.database, paths.wal, vfs=vfs)
         if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
-            _check_after_crash(paths, vfs)
+            if killed:
+                _check_after_kill(paths)
+            else:
+                _check_after_crash(paths, vfs)
         unclean = bool(crashed) or left_log
         opened = _open_store(
             paths, peer, mode, source or SystemClock(), vfs, presence, unclean, new_epoch
         )
         try:
             presences.clear_unclean(paths, crashed)
+            if vfs is None:  # else a disk of its own, which knows of no machine that goes on
+                presence.vouch(paths.database)
+                opened.close_at_the_end()
             if nudges:
-                opened.store.on_commit(_Nudge(paths))
+                opened.store.on_commit(_Nudge(paths, wakes_daemon=wakes_daemon))
+            opened.engine.wake_folder = partial(homes.watchers_folder, paths, make=True)
             opened.open_ms = (perf_counter() - begun) * 1000
+            if vfs is None:
+                now_ms = opened.engine.ctx.now_ms
+                opened.engine.metrics.begin(paths.metrics, now_ms, opened.open_ms)
             return opened
         except BaseException:
             opened.store.abort()
@@ -188,20 +237,29 @@ def open_home(
 
 
 class _Nudge:
-    """Wakes the daemon of a home, if there is one, after each commit of this process."""
+    """After each commit of this process: wakes the daemon of its home, if there is one, and other
+    readers that wait.
+    """
 
-    def __init__(self, paths: HomePaths) -> None:
+    def __init__(self, paths: HomePaths, *, wakes_daemon: bool) -> None:
         self._paths = paths
+        self._wakes_daemon = wakes_daemon
         self._wake: Path | None = None
+        self._watchers = homes.watchers_folder(paths)
 
     def __call__(self) -> None:
-        if self._wake is None:
-            self._wake = self._find()
-        if os.path.exists(self._wake):
-            # Imported only here: most commands run without a daemon.
-            from holdfast.transport.unix_socket import notify_daemon
+        if self._wakes_daemon:
+            if self._wake is None:
+                self._wake = self._find()
+            if os.path.exists(self._wake):
+                # Imported only here: most commands run without a daemon.
+                from holdfast.transport.unix_socket import notify_daemon
 
-            notify_daemon(self._wake)
+                notify_daemon(self._wake)
+        if os.path.exists(self._watchers):
+            from holdfast.node.watching.watcher_sockets import ring_watchers
+
+            ring_watchers(self._watchers)
 
     def _find(self) -> Path:
         try:
@@ -220,7 +278,7 @@ def _find(root: Path, peer: str | None, create: bool) -> HomePaths:
     if peer is None:
         raise BadPeerId("a new home needs the name of its peer", hint="give peer='NAME'")
     try:
-        return homes.create_home(root, check_peer(peer))
+        return homes.create_home(root, named_peer(peer))
     except AlreadyExists:
         with suppress(NoHome):
             return homes.require_home(root)  # another process created it first
@@ -238,7 +296,13 @@ def _open_store(
     new_epoch: bool,
 ) -> Opened:
     _make_database(paths)
-    store = SqliteStore(paths.database, sync=mode, vfs=vfs, holders=lambda: _names(paths, presence))
+    store = SqliteStore(
+        paths.database,
+        sync=mode,
+        vfs=vfs,
+        holders=lambda: _names(paths, presence),
+        troubled=presence.doubt,
+    )
     try:
         homes.check_modes(paths)
         now_ms = source.now_ms()
@@ -276,9 +340,9 @@ def _identify(
     if name is None:
         if peer is None:
             raise NoHome(f"the home in {paths.root} was never finished")
-        name = check_peer(peer)
+        name = named_peer(peer)
         tx.set_peer_name(name)
-    elif peer is not None and peer != name:
+    elif peer is not None and meant_peer(peer) != name:
         raise AlreadyExists(
             f"the home in {paths.root} belongs to peer {name!r}, not {peer!r}",
             hint="leave the peer out, or choose another home",
@@ -350,7 +414,15 @@ def _names(paths: HomePaths, presence: Presence) -> str:
     return ", ".join(f"process {holder.pid} ({holder.command})" for holder in others)
 
 
-def _refuse_harmed_wal(paths: HomePaths) -> None:
+def _close_dropped(store: SqliteStore, presence: Presence) -> None:
+    """LeftOpen a home that nobody holds any more."""
+    if store.forked:
+        return
+    if store.stop(limits.SHUTDOWN_MS_MAX / 1000):
+        presence.leave()
+
+
+def _refuse_harmed_wal(paths: HomePaths) -> WalEnd:
     """A log that ends too early takes acknowledged writes with it, and SQLite says nothing. One
     commit after the break may be what a power cut tore; a later one proves that the one before it
     was whole once, unless somebody wrote with `normal` sync.
@@ -362,6 +434,17 @@ def _refuse_harmed_wal(paths: HomePaths) -> None:
             f"{paths.wal} is damaged after {end.frames} frames, and {end.commits} commits follow "
             "that SQLite would drop"
         )
+    return end
+
+
+def _check_after_kill(paths: HomePaths) -> None:
+    """The machine went on, so the system has every byte that was written, in order: the log of
+    SQLite ends after a whole commit, which was looked at, and what is not in it was not touched.
+    """
+    log.warning("%s was not closed cleanly; what was written last is whole", paths.root)
+    problems = newest_integrity(paths.database)
+    if problems:
+        raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")
 
 
 def _check_after_crash(paths: HomePaths, vfs: str | None) -> None:

@@ -23,6 +23,7 @@ from holdfast.node.http import (
     status,
     version,
 )
+from holdfast.node.http.library import arrivals, files, reembed, tokens, verbs
 from holdfast.node.http.quorum import (
     audit,
     commits,
@@ -40,8 +41,20 @@ from holdfast.service.http.route import Route
 
 _MODULES = (
     *(send, inbox, outbox, brokers, bus),
-    *(append, facts, audit, telemetry, changes, ranges, commits, consumers, objects, digests),
+    *(
+        append,
+        facts,
+        audit,
+        telemetry,
+        changes,
+        ranges,
+        commits,
+        consumers,
+        objects,
+        digests,
+    ),
     *(operators, strong, entities, waiting, mesh_sync, nodes, settings),
+    *(verbs, files, arrivals, reembed, tokens),
     *(status, events, links, reload, version, hello, health, metrics, openapi, docs_page),
 )
 

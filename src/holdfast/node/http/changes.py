@@ -1,6 +1,7 @@
-"""Writing into any family over HTTP, many changes in one request.
+"""Writing into any family over HTTP, many changes in one request: each by itself (`/v1/changes`),
+or all of them in one transaction (`/v1/meshes/{mesh}/batch`).
 
-The answer says that they are on the disk. Each brings its own id: a client that missed the answer
+The answer says that they are on the disk. Each has its own id: a client that missed the answer
 sends the same again, and gets the places of what was written.
 """
 
@@ -16,7 +17,9 @@ from holdfast.node.core.change import Receipt
 from holdfast.node.core.context import NodeContext
 from holdfast.node.http.context import NodeApi, NodeRequest
 from holdfast.node.http.many import each, lines_of
+from holdfast.node.library.batch import AsyncWriteBatch, add_documents
 from holdfast.node.library.documents import (
+    BatchDocument,
     ChangeDocument,
     Prepared,
     PreparedChange,
@@ -29,10 +32,14 @@ from holdfast.protocol.log_wire import NDJSON
 from holdfast.rules.errors import (
     BadInput,
     DiskFull,
+    HasVoters,
     HoldfastError,
     IdReused,
+    OverLimit,
+    StampMoved,
     TaskEnded,
     TaskTaken,
+    UnknownFile,
     UnknownKey,
     UnknownMesh,
     UnknownTask,
@@ -40,7 +47,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.strict_json import strict_json
 from holdfast.service.http.errors import failure
 from holdfast.service.http.json_body import INLINE_BYTES, check_shape, content_type
-from holdfast.service.http.route import Routes
+from holdfast.service.http.route import Param, Routes
 
 
 class NewChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +75,32 @@ class ChangesWritten(msgspec.Struct, frozen=True):
     results: list[ChangeWritten]
 
 
+class NewBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes to write together, in their order."""
+
+    changes: list[BatchDocument]
+
+
+class ChangeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of a batch that is in the log and on the disk."""
+
+    id: str
+    offset: int
+    lamport: int | None
+    """None for a change that the log no longer holds, but whose id the node still knows."""
+    peer: str
+    duplicate: bool
+    """An earlier call wrote it with this id and content: this is its place."""
+    outcome: str
+
+
+class BatchReceipts(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that is written: one receipt for each change, in their order."""
+
+    mesh: str
+    receipts: list[ChangeReceipt]
+
+
 routes = Routes()
 
 
@@ -75,7 +108,10 @@ routes = Routes()
     "/v1/changes",
     request=NewChanges,
     answers={200: ChangesWritten},
-    errors=(*(IdReused, UnknownMesh, UnknownKey, UnknownTask, TaskTaken, TaskEnded, DiskFull),),
+    errors=(
+        *(IdReused, StampMoved, UnknownMesh, UnknownKey, UnknownTask, TaskTaken, TaskEnded),
+        DiskFull,
+    ),
     example="""-d '{"changes":[{"op":"state.set","mesh":"team","entity":"k","value":42,"""
     """"id":"0197f2a0-0000-7000-8000-000000000001"}]}'""",
     local_only=True,
@@ -127,4 +163,67 @@ def _written(outcome: Receipt | HoldfastError) -> ChangeWritten:
         offset=outcome.offset,
         lamport=outcome.lamport or None,
         duplicate=outcome.duplicate,
+    )
+
+
+# --- together ----------------------------------------------------------------------------------
+
+
+@routes.post(
+    "/v1/meshes/{mesh}/batch",
+    request=NewBatch,
+    answers={201: BatchReceipts, 200: BatchReceipts},
+    params=(
+        Param(
+            "idempotency-key", "Names the batch, and so its changes without ids.", where="header"
+        ),
+    ),
+    errors=(
+        *(IdReused, StampMoved, UnknownMesh, UnknownKey, UnknownTask, UnknownFile, TaskTaken),
+        *(TaskEnded, HasVoters, OverLimit, DiskFull),
+    ),
+    example="""-d '{"changes":[{"op":"state.set","entity":"k","value":42},"""
+    """{"op":"task.create","title":"Paint the fence"}]}'""",
+    local_only=True,
+)
+async def _batch(call: NodeRequest) -> Response:
+    """Write several changes of any family in one transaction, as {"changes": […]} or NDJSON: all
+    are on the disk when this answers, or none. A batch that was there already is answered with 200.
+    """
+    raw, key, mesh = await call.body(), call.idempotency_key(), call.path["mesh"]
+    lines = content_type(call) == NDJSON
+    if lines or len(raw) > INLINE_BYTES:
+        batch = await call.api.run(_collected, call.api, mesh, raw, key, lines)
+    else:
+        batch = _collected(call.api, mesh, raw, key, lines)
+    async with batch:
+        pass
+    receipts = batch.receipts
+    status = 200 if all(one.duplicate for one in receipts) else 201
+    return call.answer(BatchReceipts(mesh=mesh, receipts=[*map(_receipt, receipts)]), status)
+
+
+def _collected(
+    api: NodeApi, mesh: str, raw: bytes, key: str | None, lines: bool
+) -> AsyncWriteBatch:
+    api.engine.require_mesh(mesh)
+    if lines:
+        values: list[Any] = [strict_json(line) for line in lines_of(raw)]
+    else:
+        values = check_shape(strict_json(raw), _Listed).changes
+    if not values:
+        raise BadInput("the batch has no changes", hint='send {"changes": [{"op": …}, …]}')
+    batch = AsyncWriteBatch(api.writer, api.engine, mesh, key)
+    add_documents(batch, values)
+    return batch
+
+
+def _receipt(one: Receipt) -> ChangeReceipt:
+    return ChangeReceipt(
+        id=one.id,
+        offset=one.offset,
+        lamport=one.lamport or None,
+        peer=one.peer,
+        duplicate=one.duplicate,
+        outcome=one.outcome.value,
     )

@@ -1,18 +1,24 @@
-"""Consumers over HTTP: listing, registering and retiring readers of the log.
+"""Consumers over HTTP: listing, registering and retiring readers of the log, and what one needs
+that asks for entries which the log has forgotten.
 
 A zone or a token sees and retires only consumers that have its name. This node's own user sees all.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from starlette.responses import Response
 
 from holdfast.node.core.views import Consumer
-from holdfast.node.http.context import NodeRequest
+from holdfast.node.http.context import NodeRequest, check_still
 from holdfast.node.log import serve
-from holdfast.protocol.log_wire import Registration
+from holdfast.node.snapshots.link_export import give_part
+from holdfast.protocol.link_snapshot import SnapshotPartAsked, encode_part
+from holdfast.protocol.log_wire import MSGPACK, Registration
 from holdfast.rules.errors import (
+    EpochChanged,
     NotGranted,
     OverLimit,
     PastEnd,
@@ -25,6 +31,7 @@ from holdfast.rules.rows import ConsumerRow
 from holdfast.service.caller import Caller
 from holdfast.service.http.json_body import json_body
 from holdfast.service.http.route import Routes
+from holdfast.service.http.streaming import compressed
 from holdfast.storage.ports import Reader
 
 
@@ -93,3 +100,20 @@ def _is_own(caller: Caller, row: ConsumerRow) -> bool:
     except NotGranted:
         return False
     return True
+
+
+@routes.post(
+    "/v1/log/snapshot",
+    request=SnapshotPartAsked,
+    answers={200: MSGPACK},
+    errors=(UnknownConsumer, NotGranted, UnknownMesh, Truncated, EpochChanged),
+    example="""-d '{"consumer":"reader","mesh":"team","epoch":1,"cursor":0}' -o part.msgpack""",
+)
+async def _snapshot(call: NodeRequest) -> Response:
+    """Changes of a mesh that tables still show and the log no longer holds: a part of them, and
+    where the next one begins. 410 where something is gone that no table shows.
+    """
+    asked = await json_body(call, SnapshotPartAsked)
+    part = await call.api.run(partial(give_part, call.api.engine, call.caller, asked))
+    check_still(call)
+    return await compressed(call, encode_part(part), MSGPACK)

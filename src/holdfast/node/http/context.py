@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from holdfast.node.daemon.message_hook import MessageWatch
     from holdfast.node.library.node import Node
     from holdfast.node.links.worker import LinkManager
-    from holdfast.node.log.watch import LogWatch
     from holdfast.node.settings import Reloaded, Settings
     from holdfast.node.sync.manager import SyncManager
     from holdfast.node.trust.trust import Trust
     from holdfast.node.upkeep.disk import DiskWatch
+    from holdfast.node.watching.log_watch import LogWatch
     from holdfast.service.sessions import Sessions
 
 T = TypeVar("T")
@@ -90,8 +90,22 @@ class NodeApi:
     routes: list[Route] = field(default_factory=list)
     pages: dict[str, bytes] = field(default_factory=dict)
     """The public pages that are made once from the declarations, so that a call costs nothing."""
+    addresses: list[str] = field(default_factory=list)
+    """Where it listens."""
+    open_door: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Makes it listen on loopback too, if it does not."""
     certificate: bytes = b""
     """The digest of the TLS listener's certificate; empty without such a listener."""
+
+    intro = (
+        "On the Unix socket no token is needed; on loopback and over TLS send "
+        "<code>Authorization: Bearer TOKEN</code>."
+    )
+    """What `/docs` says of callers."""
+
+    def reader_of(self, route: Route) -> tuple[str, str]:
+        """Who makes a call that is neither everybody's nor this machine's own."""
+        return "callers that may read", ""
 
     @property
     def title(self) -> str:

@@ -15,7 +15,7 @@ So every caller that may read anything here gets it.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from hashlib import sha256
 from typing import BinaryIO, Final
 
@@ -42,6 +42,12 @@ from holdfast.service.http.streaming import Streamed
 from holdfast.storage.files.blobs import Blob, check_sha
 
 BINARY: Final = "application/octet-stream"
+RANGED: Final = (
+    Param("range", "bytes=FIRST-LAST; a part of it.", where="header"),
+    Param("if-range", "The part is wanted only of this ETag.", where="header"),
+    Param("if-none-match", "It is wanted only if the ETag is another.", where="header"),
+)
+_NOTHING: Final[Mapping[str, str]] = {}
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
@@ -85,10 +91,12 @@ async def _put_named(call: NodeRequest) -> Response:
 
 
 async def _take(call: NodeRequest, expected: str | None) -> Response:
-    """Writes the body to the disk as it comes, piece by piece: no thread waits for a slow
-    caller.
-    """
-    api = call.api
+    blob = await received(call.api, call.chunks(FILE_BYTES_MAX), expected)
+    return call.answer(PutObject(blob.sha256, blob.size), 201)
+
+
+async def received(api: NodeApi, parts: AsyncIterator[bytes], expected: str | None) -> Blob:
+    """Writes content to the disk as it comes, piece by piece: no thread waits for a slow caller."""
     incoming = await api.run(api.engine.blobs.receive)
 
     def write(piece: bytes) -> None:
@@ -97,7 +105,7 @@ async def _take(call: NodeRequest, expected: str | None) -> Response:
 
     try:
         waiting = bytearray()
-        async for part in call.chunks(FILE_BYTES_MAX):
+        async for part in parts:
             waiting += part
             if len(waiting) >= BLOB_CHUNK_BYTES:
                 await api.run(write, bytes(waiting))
@@ -106,7 +114,7 @@ async def _take(call: NodeRequest, expected: str | None) -> Response:
         blob: Blob = await api.run(incoming.finish, expected)
     finally:
         await api.run(incoming.discard)
-    return call.answer(PutObject(blob.sha256, blob.size), 201)
+    return blob
 
 
 # --- get -----------------------------------------------------------------------------------------
@@ -115,11 +123,7 @@ async def _take(call: NodeRequest, expected: str | None) -> Response:
 @routes.get(
     "/v1/objects/{sha256}",
     answers={200: BINARY, 206: BINARY, 304: None},
-    params=(
-        Param("range", "bytes=FIRST-LAST; a part of it.", where="header"),
-        Param("if-range", "The part is wanted only of this ETag.", where="header"),
-        Param("if-none-match", "It is wanted only if the ETag is another.", where="header"),
-    ),
+    params=RANGED,
     errors=(UnknownObject, BadRange, NotGranted),
     example="-o FILE",
 )
@@ -132,22 +136,41 @@ async def _get(call: NodeRequest) -> Response:
         size = await call.api.run(call.api.engine.blobs.size, sha)
     except BlobMissing:
         raise UnknownObject(f"the object {sha} is not on this node") from None
-    headers = {"etag": tag, "accept-ranges": "bytes"}
+    return span_answer(
+        call,
+        tag,
+        size,
+        whole=lambda: whole_blob(call.api, sha, size),
+        part=lambda start, stop: part_of_blob(call.api, sha, start, stop),
+    )
+
+
+def span_answer(
+    call: NodeRequest,
+    tag: str,
+    size: int,
+    *,
+    whole: Callable[[], AsyncGenerator[bytes, None]],
+    part: Callable[[int, int], AsyncGenerator[bytes, None]],
+    more: Mapping[str, str] = _NOTHING,
+) -> Response:
+    """Content, or the part of it that the Range header asks for. `more` are further headers."""
+    headers = {"etag": tag, "accept-ranges": "bytes", **more}
     if tag in call.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     wanted = call.headers.get("range") if call.headers.get("if-range", tag) == tag else None
     span = None if wanted is None else span_of(wanted, size)
     if span is None:
         headers["content-length"] = str(size)
-        return Streamed(_whole(call.api, sha, size), headers=headers, media_type=BINARY)
+        return Streamed(whole(), headers=headers, media_type=BINARY)
     start, stop = span
     if start >= stop:
-        response = refusal(BadRange(f"the object has {size} bytes, and none of {wanted}"))
+        response = refusal(BadRange(f"the content has {size} bytes, and none of {wanted}"))
         response.headers["content-range"] = f"bytes */{size}"
         return response
     headers["content-length"] = str(stop - start)
     headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
-    return Streamed(_part(call.api, sha, start, stop), 206, headers=headers, media_type=BINARY)
+    return Streamed(part(start, stop), 206, headers=headers, media_type=BINARY)
 
 
 def span_of(text: str, size: int) -> tuple[int, int] | None:
@@ -167,10 +190,10 @@ def span_of(text: str, size: int) -> tuple[int, int] | None:
     return start, stop
 
 
-async def _whole(api: NodeApi, sha: str, size: int) -> AsyncGenerator[bytes, None]:
+async def whole_blob(api: NodeApi, sha: str, size: int) -> AsyncGenerator[bytes, None]:
     hashing = sha256()
     held = b""
-    async for piece in _part(api, sha, 0, size, hashing.update):
+    async for piece in part_of_blob(api, sha, 0, size, hashing.update):
         if held:
             yield held
         held = piece
@@ -180,7 +203,7 @@ async def _whole(api: NodeApi, sha: str, size: int) -> AsyncGenerator[bytes, Non
         yield held
 
 
-async def _part(
+async def part_of_blob(
     api: NodeApi, sha: str, start: int, stop: int, look: Callable[[bytes], None] | None = None
 ) -> AsyncGenerator[bytes, None]:
     """A part of a blob, piece by piece; `look` is called with each in the thread that read it."""

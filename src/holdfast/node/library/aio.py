@@ -11,14 +11,15 @@ that must know gives the write an id, and asks again with the same id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.node.core.intake import Applied
 from holdfast.node.core.loop_writer import LoopWriter
-from holdfast.node.core.receive import intakes
+from holdfast.node.core.receive import incoming
 from holdfast.node.library.aio_verbs import (
     AsyncFace,
     AsyncTurns,
@@ -27,10 +28,12 @@ from holdfast.node.library.aio_verbs import (
     in_thread,
     streamed,
     turned,
+    watched,
     written,
 )
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.library.node import Mesh, Node, open_node
+from holdfast.node.library.presence import PeerPresences
 from holdfast.node.library.quorum_reach import quorum_api
 from holdfast.node.library.telemetry import Telemetry
 from holdfast.node.log.log import Log
@@ -41,12 +44,15 @@ from holdfast.rules.errors import HasVoters
 from holdfast.rules.limits import LEASE_TTL_MS
 
 if TYPE_CHECKING:
+    from holdfast.node.bus.ways import PingRound
     from holdfast.node.library.aio_bus import AsyncNodeBus
     from holdfast.node.library.aio_entities import AsyncEntities
     from holdfast.node.library.aio_lease import AsyncLease
     from holdfast.node.library.aio_sharing import AsyncSharing
     from holdfast.node.library.aio_waiting_writes import AsyncWaitingWrites
+    from holdfast.node.library.batch import AsyncWriteBatch
     from holdfast.node.quorum.api import QuorumApi
+    from holdfast.service.clock import Clock
 
 
 class AsyncState(AsyncWriter[State]):
@@ -58,6 +64,8 @@ class AsyncState(AsyncWriter[State]):
     delete = written(State.delete)
     list = streamed(State.list)
     as_of = in_thread(State.as_of)
+    history = in_thread(State.history)
+    watch = watched(State.watch)
 
 
 class AsyncMemories(AsyncWriter[Memories]):
@@ -69,6 +77,8 @@ class AsyncMemories(AsyncWriter[Memories]):
     forget = written(Memories.forget)
     list = streamed(Memories.list)
     as_of = in_thread(Memories.as_of)
+    history = in_thread(Memories.history)
+    watch = watched(Memories.watch)
 
 
 class AsyncVectors(AsyncWriter[Vectors]):
@@ -78,6 +88,7 @@ class AsyncVectors(AsyncWriter[Vectors]):
     search = in_thread(Vectors.search)
     delete = written(Vectors.delete)
     models = at_once(Vectors.models)
+    watch = watched(Vectors.watch)
     reembed = in_thread(Vectors.reembed)
 
 
@@ -93,6 +104,7 @@ class AsyncFiles(AsyncWriter[Files]):
     info = in_thread(Files.info)
     delete = written(Files.delete)
     list = streamed(Files.list)
+    watch = watched(Files.watch)
 
 
 class AsyncTasks(AsyncTurns):
@@ -106,12 +118,22 @@ class AsyncTasks(AsyncTurns):
     get = at_once(Tasks.get)
     list = streamed(Tasks.list)
     events = at_once(Tasks.events)
+    watch = watched(Tasks.watch)
+
+
+class AsyncPeerPresences(AsyncWriter[PeerPresences]):
+    """`PeerPresences`, for coroutines."""
+
+    set = written(PeerPresences.set)
+    get = at_once(PeerPresences.get)
+    list = at_once(PeerPresences.list)
 
 
 class AsyncFacts(AsyncWriter[Facts]):
     """`Facts`, for coroutines."""
 
     append = written(Facts.append)
+    watch = watched(Facts.watch)
 
 
 class AsyncAuditTrail(AsyncWriter[AuditTrail]):
@@ -119,6 +141,7 @@ class AsyncAuditTrail(AsyncWriter[AuditTrail]):
 
     append = written(AuditTrail.append)
     list = streamed(AuditTrail.list)
+    watch = watched(AuditTrail.watch)
     streams = in_thread(AuditTrail.streams)
     verify = in_thread(AuditTrail.verify)
 
@@ -137,6 +160,7 @@ class AsyncInbox(AsyncFace[Inbox]):
     """Messages that came for this node, for coroutines."""
 
     list = streamed(Inbox.list)
+    watch = watched(Inbox.watch)
     page = in_thread(Inbox.page)
     get = in_thread(Inbox.get)
     read = in_thread(Inbox.read)
@@ -160,7 +184,9 @@ class AsyncLog(AsyncFace[Log]):
     """The node's log for its readers, for coroutines."""
 
     head = at_once(Log.head)
+    place_at = in_thread(Log.place_at)
     range = streamed(Log.range)
+    watch = watched(Log.watch)
     tail = in_thread(Log.tail)
     consumers = at_once(Log.consumers)
     add_consumer = in_thread(Log.add_consumer)
@@ -198,6 +224,11 @@ class AsyncMesh(AsyncWriter[Mesh]):
         return await quorum_api(self._bus())
 
     @property
+    def presence(self) -> AsyncPeerPresences:
+        """What the peers of this mesh say of themselves, and when they were last heard of."""
+        return AsyncPeerPresences(self._writer, self.sync.presence)
+
+    @property
     def entities(self) -> AsyncEntities:
         """What a mesh with voters has agreed on: missions, settings, agents and the like."""
         from holdfast.node.library.aio_entities import AsyncEntities
@@ -221,6 +252,16 @@ class AsyncMesh(AsyncWriter[Mesh]):
 
         asks = (self._writer.engine, self.slug, self._quorums, name)
         return AsyncLease(*asks, ttl_ms=ttl_ms, wait_ms=wait_ms)
+
+    @checked
+    def batch(self, *, id: str | None = None) -> AsyncWriteBatch:
+        """Several changes of any family in one transaction, all of them or none: enter it with
+        `with`, in coroutines with `async with` (its verbs need no `await`). With an `id` (any text)
+        the same block run again is written once.
+        """
+        from holdfast.node.library.batch import AsyncWriteBatch
+
+        return AsyncWriteBatch(self._writer, self._writer.engine, self.slug, id)
 
     info = at_once(Mesh.info)
     counts = in_thread(Mesh.counts)
@@ -269,6 +310,7 @@ class AsyncNode(AsyncWriter[Node]):
         return self._bus
 
     async def create_mesh(self, slug: str, *, name: str | None = None) -> AsyncMesh:
+        """Makes a mesh that is this node's own until it is shared."""
         mesh = await asyncio.to_thread(self.sync.create_mesh, slug, name=name)
         return AsyncMesh(self._writer, mesh, self._open_bus)
 
@@ -280,21 +322,43 @@ class AsyncNode(AsyncWriter[Node]):
     async def apply(self, envelopes: Iterable[bytes]) -> list[Applied]:
         """Takes in envelopes from elsewhere, each once, in any order; says what became of each."""
         results: list[Applied] = []
-        for intake in intakes(self._writer.engine.ctx, envelopes):
-            results += await self._writer.write("intake", intake)
+        for batch in incoming(self._writer.engine.ctx, envelopes):
+            results += await self._writer.write("intake", batch)
         return results
+
+    async def ping(self, target: str, *, card: str | None = None) -> PingRound:
+        """How a peer or a broker is reached: every way that this node has, and how long it takes
+        there and back. A broker is named by its name or its address, and by its `card` if no mesh
+        is shared through it. Nothing is sent but the question.
+
+        >>> node.ping("bo").kind
+        'peer'
+        """
+        from holdfast.node.bus.ways import BusOfLoop, reach
+        from holdfast.node.trust.trust import Trust
+
+        bus = BusOfLoop(self.bus, asyncio.get_running_loop())
+        trust = Trust(self._writer.engine, self.sync._opened.paths)
+        return await asyncio.to_thread(reach, self._writer.engine, trust, target, lambda: bus, card)
 
     meshes = at_once(Node.meshes)
     receive_blob = in_thread(Node.receive_blob)
     open_blob = in_thread(Node.open_blob)
+    objects = streamed(Node.objects)
     take_warnings = in_thread(Node.take_warnings)
     conflicts = streamed(Node.conflicts)
     conflict = at_once(Node.conflict)
     restore_conflict = in_thread(Node.restore_conflict)
     dismiss_conflict = in_thread(Node.dismiss_conflict)
     sweep = in_thread(Node.sweep)
+    delete_mesh = in_thread(Node.delete_mesh)
+    block_peer = in_thread(Node.block_peer)
+    unblock_peer = in_thread(Node.unblock_peer)
+    blocked_peers = in_thread(Node.blocked_peers)
+    deletion_plan = in_thread(Node.deletion_plan)
 
     async def close(self) -> None:
+        """Ends what this node has open; what was written is on the disk already."""
         if self._bus is not None:
             await self._bus.close()
         await asyncio.to_thread(self.sync.close)
@@ -314,15 +378,17 @@ class AsyncNode(AsyncWriter[Node]):
 class Opening:
     """What `aopen` returns: await it, or enter it with `async with`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._args, self._kwargs = args, kwargs
+    def __init__(
+        self, make: Callable[[], Node], face: Callable[[Node], AsyncNode] = AsyncNode
+    ) -> None:
+        """`make` opens the node, in a thread; `face` is what coroutines get of it."""
+        self._make, self._face = make, face
         self._node: AsyncNode | None = None
 
     async def _open(self) -> AsyncNode:
-        node = await asyncio.to_thread(open_node, *self._args, **self._kwargs)
-        return AsyncNode(node)
+        return self._face(await asyncio.to_thread(self._make))
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, None, AsyncNode]:
         return self._open().__await__()
 
     async def __aenter__(self) -> AsyncNode:
@@ -340,8 +406,31 @@ def aopen(
     peer: str | None = None,
     create: bool = False,
     sync: str | None = None,
+    source: Clock | None = None,
+    vfs: str | None = None,
+    nudges: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> Opening:
     """Opens a home for coroutines: `async with holdfast.aopen(home) as node`, or `await
     holdfast.aopen(home)`.
+
+    >>> async def build() -> str:
+    ...     async with holdfast.aopen("later", peer="bo", create=True) as opened:
+    ...         mesh = await opened.mesh("team", create=True)
+    ...         await mesh.state.set("build", "green")
+    ...         return await mesh.state.get("build")
+    >>> asyncio.run(build())
+    'green'
     """
-    return Opening(home, peer=peer, create=create, sync=sync)
+    make = partial(
+        open_node,
+        home,
+        peer=peer,
+        create=create,
+        sync=sync,
+        source=source,
+        vfs=vfs,
+        nudges=nudges,
+        environ=environ,
+    )
+    return Opening(make)

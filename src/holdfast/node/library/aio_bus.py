@@ -96,6 +96,9 @@ class AsyncNodeBus:
     ) -> SendReceipt:
         """Sends a message to one peer. `delivered`: it is on the peer's disk. `spooled`: the peer
         was not there within `wait_ms`; the message waits here and goes when the peer appears.
+
+        >>> node.bus.send("bo", "the build is green", topic="builds.linux").state
+        'delivered'
         """
         api = await self._ready()
         return await api.send(
@@ -120,6 +123,8 @@ class AsyncNodeBus:
     ) -> PublishReceipt:
         """Sends a message to all peers that listen to a topic now. For peers that are away it is
         kept only where they have a durable subscription.
+
+        >>> node.bus.publish("builds.linux", b"green")
         """
         api = await self._ready()
         return await api.publish(topic, body, content_type=content_type, priority=priority, id=id)
@@ -137,6 +142,9 @@ class AsyncNodeBus:
         """Asks a peer and waits for its reply; `to=None` asks any peer that serves it. Raises
         NoResponder (nothing has happened), RequestTimedOut (it may have happened) or RequestRefused
         (with the code of the other side). A cancelled caller cancels the work over there.
+
+        >>> node.bus.request("bo", "echo", "are you there?").text
+        'are you there?'
         """
         api = await self._ready()
         return await api.request(
@@ -172,15 +180,27 @@ class AsyncNodeBus:
     # --- how it stands -----------------------------------------------------------------------
 
     async def ping(self, peer: str) -> float:
-        """Milliseconds to a peer and back."""
+        """Milliseconds to a peer and back.
+
+        >>> node.bus.ping("bo") > 0
+        True
+        """
         return await (await self._ready()).ping(peer)
 
     async def status(self) -> BusStanding:
-        """Where the bus listens, its links, what waits and what was refused."""
+        """Where the bus listens, its links, what waits and what was refused.
+
+        >>> node.bus.status().listening
+        ['...']
+        """
         return await (await self._ready()).standing()
 
     async def peers(self) -> list[PeerStanding]:
-        """The peers that this node trusts or has blocked, and their links."""
+        """The peers that this node trusts or has blocked, and their links.
+
+        >>> [peer.peer for peer in node.bus.peers() if peer.link == "up"]
+        ['bo']
+        """
         return (await self.status()).peers
 
     # --- meshes without a broker ---------------------------------------------------------------
@@ -227,12 +247,20 @@ class AsyncNodeBus:
     async def join(self, invite: str, *, wait_ms: int = BUS_JOIN_MS) -> JoinedOverBus:
         """Becomes a member of a mesh that has no broker: its owner is looked for, by the addresses
         in the invite and on the LAN, and asked.
+
+        >>> invite = node.bus.sharing.invite("club").text
+        >>> bo.bus.join(invite).mesh
+        'club'
         """
         return await (await self._ready()).join(invite, wait_ms=wait_ms)
 
     async def leave(self, mesh: str, *, remove: bool = False, forget: bool = False) -> None:
         """Makes a mesh that is shared over the bus one of this node alone again; all that is in it
         stays. Its owner is told, unless `forget`. An owner must say `remove`.
+
+        >>> node.create_mesh("guild")
+        >>> node.bus.sharing.share("guild")
+        >>> node.bus.leave("guild", remove=True)
         """
         if not (remove or forget):
             await (await self._ready()).leave(mesh)
@@ -241,6 +269,8 @@ class AsyncNodeBus:
     async def refresh(self) -> None:
         """Looks again whom this node trusts and what it has given: links of those who may no longer
         speak with it end, and new peers are called.
+
+        >>> node.bus.refresh()
         """
         await (await self._ready()).refresh()
 

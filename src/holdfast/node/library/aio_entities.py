@@ -20,6 +20,7 @@ from holdfast.node.quorum.api import ReadDemand, StrongReceipt
 from holdfast.node.quorum.entity_writes import change_entities
 from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.bodies import encode_value
+from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.rules.quorum.entities import check_type, read_fields
@@ -101,7 +102,13 @@ def entity_operation(
 ) -> EntityOperation:
     """What a change does to one entity; `base` is the revision that the writer saw, 0 if the entity
     must be new. LeaseNotHeld if the lease has ended already.
+
+    >>> put = holdfast.entity_operation("put", "mission", "m2", {"title": "Sail"}, base=0)
+    >>> ship.entities.change([put]).state
+    'committed'
     """
+    if not (lease is None or isinstance(lease, Guard) or hasattr(lease, "checked_guard")):
+        raise BadInput("a lease is what `mesh.lease` gives")
     guard = lease if lease is None or isinstance(lease, Guard) else lease.checked_guard()
     raw = encode_value(dict(fields or {}))
     return EntityOperation(kind, type, id, base, raw, tuple(remove), expected_epoch, guard)
@@ -124,12 +131,15 @@ class AsyncEntities:
         *,
         base: int | None = None,
         expected_epoch: int | None = None,
-        lease: Any = None,
+        lease: Guarding | Guard | None = None,
         intent_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
         """Gives an entity these fields and no others. `lease` is one that must still be held when
         it is committed. The same `intent_id` twice is one write.
+
+        >>> ship.entities.put("mission", "m3", {"title": "Sail", "legs": 3}, base=0).state
+        'committed'
         """
         one = entity_operation(
             "put", type, id, fields, base=base, expected_epoch=expected_epoch, lease=lease
@@ -145,11 +155,16 @@ class AsyncEntities:
         remove: Iterable[str] = (),
         base: int | None = None,
         expected_epoch: int | None = None,
-        lease: Any = None,
+        lease: Guarding | Guard | None = None,
         intent_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
-        """Changes some fields of an entity, and removes others; the rest stays."""
+        """Changes some fields of an entity, and removes others; the rest stays.
+
+        >>> ship.entities.put("mission", "m4", {"title": "Sail", "legs": 3})
+        >>> ship.entities.patch("mission", "m4", {"title": "Row"}, remove=["legs"]).state
+        'committed'
+        """
         one = entity_operation(
             *("patch", type, id, fields),
             remove=remove,
@@ -166,11 +181,16 @@ class AsyncEntities:
         *,
         base: int | None = None,
         expected_epoch: int | None = None,
-        lease: Any = None,
+        lease: Guarding | Guard | None = None,
         intent_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
-        """Removes an entity. One with children is refused."""
+        """Removes an entity. One with children is refused.
+
+        >>> ship.entities.put("mission", "m5", {"title": "Sail"})
+        >>> ship.entities.delete("mission", "m5").state
+        'committed'
+        """
         one = entity_operation(
             "delete", type, id, base=base, expected_epoch=expected_epoch, lease=lease
         )
@@ -183,7 +203,12 @@ class AsyncEntities:
         intent_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
-        """Several operations (`entity_operation`) as one: all of them or none."""
+        """Several operations (`entity_operation`) as one: all of them or none.
+
+        >>> both = [holdfast.entity_operation("put", "mission", id, {"title": id}) for id in "ab"]
+        >>> ship.entities.change(both, timeout_ms=5_000).state
+        'committed'
+        """
         given = tuple(operations)
         api = await self._reach()
         return await change_entities(api, self._mesh, given, id=intent_id, timeout_ms=timeout_ms)
@@ -193,6 +218,10 @@ class AsyncEntities:
     async def get(self, type: str, id: str, *, demand: ReadDemand = LINEARIZABLE) -> EntityRead:
         """An entity as it stands. NotFresh or TooStale if that cannot be said as the caller
         demands.
+
+        >>> ship.entities.get("mission", "first").entity.fields
+        {'title': 'Cross the bay'}
+        >>> ship.entities.get("mission", "first", demand=holdfast.ReadDemand(linearizable=False))
         """
         check_type(type)
         read = await self._confirm(demand)
@@ -207,7 +236,11 @@ class AsyncEntities:
         limit: int = CHUNK_ROWS,
         demand: ReadDemand = LINEARIZABLE,
     ) -> EntityListRead:
-        """Entities of a type by id, those behind `after`: a page of them."""
+        """Entities of a type by id, those behind `after`: a page of them.
+
+        >>> "first" in [found.id for found in ship.entities.list("mission").entities]
+        True
+        """
         check_type(type)
         most = min(max(1, limit), CHUNK_ROWS)
         read = await self._confirm(demand)
@@ -221,7 +254,11 @@ class AsyncEntities:
     async def history(
         self, type: str, id: str, *, after: int = 0, demand: ReadDemand = LINEARIZABLE
     ) -> EntityHistoryRead:
-        """The revisions of an entity above `after`, the lowest first, with their commits."""
+        """The revisions of an entity above `after`, the lowest first, with their commits.
+
+        >>> [past.revision for past in ship.entities.history("mission", "first").revisions]
+        [1]
+        """
         check_type(type)
         read = await self._confirm(demand)
         rows = await asyncio.to_thread(

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.quorum_reach import Reach
@@ -39,7 +39,7 @@ from holdfast.rules.limits import (
     QUORUM_COMMIT_MS,
     SECOND_MS,
 )
-from holdfast.rules.quorum.fence import FenceToken
+from holdfast.rules.quorum.fence import FenceOrder
 from holdfast.rules.quorum.intents import (
     Guard,
     IntentAbandon,
@@ -49,10 +49,21 @@ from holdfast.rules.quorum.intents import (
     check_lease_name,
     check_ttl,
 )
-from holdfast.rules.quorum.lease import holder_renews_at_ms, holder_stops_at_ms
+from holdfast.rules.quorum.lease import (
+    holder_ends_at_ms,
+    holder_renews_at_ms,
+    holder_stops_at_ms,
+)
 from holdfast.service.clock import elapsed_ms
 
 log = logging.getLogger("holdfast.quorum")
+
+
+class HeldBy(NamedTuple):
+    """A session that holds a lease, and the fence under which it got it."""
+
+    session: bytes
+    grant: FenceOrder
 
 
 class AsyncLease:
@@ -73,13 +84,14 @@ class AsyncLease:
     ) -> None:
         """`wait_ms`: how long to wait while another one holds it; 0 for not at all."""
         self._engine, self._mesh, self._reach = engine, mesh, reach
+        self._session = b""
         self.name, self.ttl_ms = check_lease_name(name), check_ttl(ttl_ms)
         self._wait_ms, self._clock_ms = wait_ms, clock_ms
-        self._session = b""
         self._asked = self._is_committed = False
         """Whether the request may be in the order, and whether it is."""
-        self._grant: FenceToken | None = None
+        self._grant: FenceOrder | None = None
         self._sent_at = self._stops_at = 0
+        self.on_renewed: Callable[[], None] = lambda: None
         self._renewing: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
@@ -98,7 +110,7 @@ class AsyncLease:
     def guard(self) -> Guard:
         if self._grant is None:
             raise LeaseNotHeld(f"lease {self.name!r} was not granted, or was given back")
-        return Guard(self.name, *self._grant.order)
+        return Guard(self.name, *self._grant)
 
     def check(self) -> str:
         """The fence, if the lease is still held as far as this process can tell. LeaseNotHeld as
@@ -108,6 +120,16 @@ class AsyncLease:
         if self._clock_ms() >= self._stops_at:
             raise LeaseNotHeld(f"lease {self.name!r} was not renewed in time")
         return fence
+
+    @property
+    def stops_at_ms(self) -> int:
+        """Until when this process believes in it, by the clock of `elapsed_ms`."""
+        return self._stops_at
+
+    @property
+    def ends_at_ms(self) -> int:
+        """When what it protects must have stopped: soon after it may be somebody else's."""
+        return holder_ends_at_ms(self._sent_at, self.ttl_ms)
 
     def checked_guard(self) -> Guard:
         """What a change of entities needs to be made under this lease."""
@@ -123,7 +145,7 @@ class AsyncLease:
     async def __aenter__(self) -> Self:
         assert not self._session, "a lease object is one session: make another one"
         api = await self._reach()
-        self._session = self._engine.ctx.new_id()
+        self._session = self._new_session()
         try:
             await self._acquire(api)
         except BaseException:
@@ -163,7 +185,7 @@ class AsyncLease:
             self._asked = False
             raise
         self._is_committed = True
-        if not self._is_holder():
+        if not await self._is_holder():
             left = self._wait_ms - (self._clock_ms() - sent)
             granted = await api.lease_granted(
                 self._mesh, self.name, self._session, timeout_ms=max(0, left)
@@ -173,19 +195,32 @@ class AsyncLease:
             # When it was granted is known to others only; so the time counts from a renewal.
             sent = self._clock_ms()
             await self._intend(api, "lease.renew", LeaseRenew(self._session, self.ttl_ms))
-            if not self._is_holder():
+            if not await self._is_holder():
                 raise LeaseNotHeld(f"lease {self.name!r} ended before it was used")
         self._answered(sent)
 
-    def _is_holder(self) -> bool:
-        row = self._engine.read("quorum.leases", lambda tx: tx.lease_get(self._mesh, self.name))
-        if row is None or row.session != self._session:
+    async def _is_holder(self) -> bool:
+        found = await self._held_by()
+        if found is None or found.session != self._session:
             return False
-        self._grant = row.grant
+        self._grant = found.grant
         return True
+
+    # What the home knows; over a connection the daemon is asked (`node/remote/lease.py`).
+
+    def _new_session(self) -> bytes:
+        return self._engine.ctx.new_id()
+
+    async def _held_by(self) -> HeldBy | None:
+        """The session that holds the lease, as far as was committed."""
+        row = self._engine.read("quorum.leases", lambda tx: tx.lease_get(self._mesh, self.name))
+        if row is None or row.grant is None:
+            return None
+        return HeldBy(row.session, row.grant.order)
 
     def _answered(self, sent: int) -> None:
         self._sent_at, self._stops_at = sent, holder_stops_at_ms(sent, self.ttl_ms)
+        self.on_renewed()
 
     async def _renew(self, api: QuorumApi) -> None:
         """Renews in time, until the lease is lost."""

@@ -17,6 +17,7 @@ class AsyncSharing(AsyncFace[Sharing]):
     invites = in_thread(Sharing.invites)
     drop_invite = in_thread(Sharing.drop_invite)
     members = in_thread(Sharing.members)
+    known_members = in_thread(Sharing.known_members)
     grant = in_thread(Sharing.grant)
     remove_member = in_thread(Sharing.remove_member)
     declare = in_thread(Sharing.declare)

@@ -6,6 +6,7 @@ documentation from the verb that it is made of, and differs only in how it runs:
     at_once     a read that takes microseconds: it runs in the event loop
     in_thread   everything that may take long
     streamed    an iterator over pages, each read in a thread
+    watched     what is new, as it comes, each page read in a thread
 
 The verb is looked up on the object with each call, so that a class which overrides it is heeded.
 """
@@ -24,6 +25,7 @@ from holdfast.node.core.operations import ThenTask
 from holdfast.node.library.families import Tasks
 from holdfast.node.library.quorum_reach import Reach
 from holdfast.node.library.strong_tasks import ask_turn
+from holdfast.node.watching.watches import AsyncChangeWatch, ChangeWatch
 from holdfast.rules.errors import HasVoters
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.rows import TaskRow
@@ -131,3 +133,18 @@ async def _stream(rows: Iterator[T]) -> AsyncIterator[T]:
     while page := await asyncio.to_thread(lambda: list(islice(rows, CHUNK_ROWS))):
         for row in page:
             yield row
+
+
+def watched(
+    verb: Callable[Concatenate[S, P], ChangeWatch[T]],
+) -> Callable[Concatenate[AsyncFace[S], P], AsyncChangeWatch[T]]:
+    """A verb that `verbs.watches` has made."""
+    follow = vars(verb)["follow"]
+
+    @wraps(verb)
+    def call(self: AsyncFace[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncChangeWatch[T]:
+        return AsyncChangeWatch(follow(self._sync, *args, **kwargs))
+
+    shown = inspect.signature(verb)
+    vars(call)["__signature__"] = shown.replace(return_annotation=f"Async{shown.return_annotation}")
+    return call

@@ -44,6 +44,9 @@ class AsyncWaitingWrites:
     ) -> Sequence[WriteDocument]:
         """Writes of this node with a number > after, in the order in which they came; all, or
         those with one of these statuses: `pending`, `replaying`, `applied`, `failed`.
+
+        >>> ship.writes.list("pending", "failed")
+        []
         """
 
         def look(tx: Reader) -> Sequence[WriteDocument]:
@@ -52,7 +55,11 @@ class AsyncWaitingWrites:
         return await asyncio.to_thread(self._engine.read, "writes", look)
 
     async def get(self, id: str) -> WriteDocument:
-        """One write, with every fence under which it was tried."""
+        """One write, with every fence under which it was tried.
+
+        >>> for write in ship.writes.list():
+        ...     ship.writes.get(write.id).status
+        """
         raw, read = parse_id(id), self._engine.read
         return await asyncio.to_thread(
             read, "writes", lambda tx: settling.write_of(tx, self._mesh, raw)
@@ -63,6 +70,9 @@ class AsyncWaitingWrites:
     ) -> Sequence[QuorumConflictDocument]:
         """Intents that need a decision, each with both sides; with `settled` also those that had
         one.
+
+        >>> ship.writes.conflicts(settled=True)
+        []
         """
 
         def look(tx: Reader) -> Sequence[QuorumConflictDocument]:
@@ -83,9 +93,12 @@ class AsyncWaitingWrites:
         stands is right. `intent`: what the write wanted is written again, on what stands now.
         `fields`: these operations are (`holdfast.entity_operation`). If what stands moves meanwhile
         that is refused, and nothing is lost.
+
+        >>> for conflict in ship.writes.conflicts():
+        ...     ship.writes.resolve(conflict.number, "committed", by="ana", note="theirs is newer")
         """
         asked = SettleAsked(
-            take=take, operations=tuple(map(_asked, operations)), by=by, note=note
+            take=take, operations=tuple(map(operation_asked, operations)), by=by, note=note
         ).check()
         about = (self._engine, await self._reach(), self._mesh)
         if isinstance(which, int):
@@ -93,11 +106,15 @@ class AsyncWaitingWrites:
         return await settling.settle_write(*about, parse_id(which), asked)
 
     async def replay(self, *, node: str | None = None) -> ReplaySummary:
-        """Tries what waits now; with `node`, only writes that are for it."""
+        """Tries what waits now; with `node`, only writes that are for it.
+
+        >>> ship.writes.replay().attempted
+        0
+        """
         return await (await self._reach()).replay(self._mesh, node=node)
 
 
-def _asked(one: EntityOperation) -> OperationAsked:
+def operation_asked(one: EntityOperation) -> OperationAsked:
     if one.guard is not None:
         raise BadInput("what settles a conflict is held by no lease", hint="leave the lease out")
     return OperationAsked(

@@ -13,6 +13,7 @@ from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
+from holdfast.node.home.left_open import close_with_the_main_thread
 from holdfast.node.library.aio_bus import AsyncNodeBus, Serving, is_asked_for, next_of
 from holdfast.node.library.loop_thread import LoopThread
 from holdfast.node.library.quorum_reach import Reach, quorum_api
@@ -73,7 +74,11 @@ class NodeBus:
 
     @property
     def sharing(self) -> BusSharing:
-        """Meshes that this node shares over the bus: share, invite, members, grants."""
+        """Meshes that this node shares over the bus: share, invite, members, grants.
+
+        >>> node.create_mesh("crew")
+        >>> node.bus.sharing.share("crew")
+        """
         from holdfast.node.bus.sharing import BusSharing
         from holdfast.node.trust.own_key import OwnKey
 
@@ -90,6 +95,9 @@ class NodeBus:
     def capabilities(self) -> BusCapabilities:
         """Rights over the bus that this node gives, passes on, uses and takes back. These work in
         this home alone and return at once; `refresh` tells whoever holds the bus.
+
+        >>> given = node.bus.capabilities.give(card_of_bo, ["topic:builds.*"], days=7)
+        >>> node.bus.capabilities.drop(given.id)
         """
         from holdfast.node.bus.capabilities import BusCapabilities
         from holdfast.node.trust.own_key import OwnKey
@@ -102,6 +110,10 @@ class NodeBus:
         commas between) and whether it finds peers of the LAN (`discovery`: mdns, off or auto).
         Without this the settings in $HOLDFAST_CONFIG count. Raises AlreadyExists if the bus is open
         already, or if a daemon holds it.
+
+        >>> with holdfast.open("third", peer="cleo", create=True) as cleo:
+        ...     cleo.bus.bind(listen="127.0.0.1:0", discovery="off").status().listening
+        ['127.0.0.1:...']
         """
         self._thread.run(self._bus().bind(listen=listen, discovery=discovery))
         return self
@@ -113,6 +125,11 @@ class NodeBus:
         that begin so, `>` everything. Enter it with `with`. A message is done with when the next
         one is taken, or when the block is left without an error; until then it comes again to the
         next subscription.
+
+        >>> bo.bus.send("ana", "green", topic="builds.linux")
+        >>> with node.bus.subscribe("builds.*") as messages:
+        ...     messages.take(timeout_ms=5_000).text
+        'green'
         """
         opened = self._bus().subscribe(pattern, buffer=buffer, durable=durable)
         return MessageFeed(self._thread, opened)
@@ -133,6 +150,10 @@ class NodeBus:
         """Answers requests by a function, `most` at once, in threads; a coroutine function runs in
         the loop of the bus, and is cancelled when the asker cancels. Without a handler it is a
         decorator.
+
+        >>> with node.bus.serve("greet", lambda request: f"hello {request.text}"):
+        ...     bo.bus.request("ana", "greet", "bo").text
+        'hello bo'
         """
         if handler is None:
 
@@ -146,13 +167,18 @@ class NodeBus:
         return ServedService(self._thread, self._thread.run(_opened(serving)))
 
     def close(self) -> None:
-        """Lets go of the bus; what waits for absent peers stays in the outbox."""
+        """Lets go of the bus; what waits for absent peers stays in the outbox.
+
+        >>> with holdfast.open("fourth", peer="dora", create=True) as dora:
+        ...     dora.bus.close()
+        """
         made, self._made = self._made, None
         self._thread.close(None if made is None else made.close())
 
     def _bus(self) -> AsyncNodeBus:
         if self._made is None:
             self._made = self._thread.run(_make(self._opened))
+            close_with_the_main_thread(self.close)
         return self._made
 
 
@@ -181,7 +207,11 @@ class MessageFeed:
             yield message
 
     def take(self, timeout_ms: int | None = None) -> ReceivedMessage | None:
-        """The next message; None if none comes in time."""
+        """The next message; None if none comes in time.
+
+        >>> with node.bus.subscribe("nothing.*") as messages:
+        ...     messages.take(timeout_ms=1)
+        """
         assert self._messages is not None, "enter the subscription with `with` first"
         return self._thread.run(next_of(self._messages, timeout_ms))
 
@@ -194,11 +224,20 @@ class ServedService:
         self._ended = Event()
 
     def wait(self) -> None:
-        """Until it is closed, from another thread or by an interrupt."""
+        """Until it is closed, from another thread or by an interrupt.
+
+        >>> serving = node.bus.serve("brief", lambda request: b"")
+        >>> Timer(0.01, serving.close).start()
+        >>> serving.wait()
+        """
         self._ended.wait()
 
     def close(self) -> None:
-        """Stops answering; requests that are being answered are finished."""
+        """Stops answering; requests that are being answered are finished.
+
+        >>> serving = node.bus.serve("brief", lambda request: b"")
+        >>> serving.close()
+        """
         self._ended.set()
         self._thread.run(self._serving.close())
 

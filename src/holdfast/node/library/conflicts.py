@@ -8,7 +8,7 @@ from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt, known_receipt
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.ledger import with_winner
-from holdfast.rules.bodies import Body, FileShare, decode_loose
+from holdfast.rules.bodies import Body, FileShare, MemorySet, decode_loose, decode_value
 from holdfast.rules.errors import AlreadyResolved, BlobMissing, NotOurs, UnknownConflict
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import CHUNK_ROWS
@@ -16,13 +16,15 @@ from holdfast.rules.rows import ConflictRow
 from holdfast.storage.ports import Reader, Transaction
 
 
-def list_all(engine: NodeEngine, mesh: str | None, *, open_only: bool) -> Iterator[ConflictRow]:
-    after = 0
+def list_all(
+    engine: NodeEngine, mesh: str | None, *, open_only: bool, after: int = 0
+) -> Iterator[ConflictRow]:
+    behind = after
 
     def page(tx: Reader) -> Sequence[ConflictRow]:
-        nonlocal after
-        rows = tx.conflict_list(mesh, open_only=open_only, after=after, limit=CHUNK_ROWS)
-        after = rows[-1].number if rows else after
+        nonlocal behind
+        rows = tx.conflict_list(mesh, open_only=open_only, after=behind, limit=CHUNK_ROWS)
+        behind = rows[-1].number if rows else behind
         return [with_winner(tx, row) for row in rows]
 
     return engine.pages(page)
@@ -75,9 +77,15 @@ def _rewrite(engine: NodeEngine, row: ConflictRow, id: str | None) -> Change:
             hint=f"restore it at the node of {row.owner}, or: holdfast conflict dismiss",
         )
     body: Body = decode_loose(row.loser_op, row.loser_body)
-    # A share looks for its blob inside the transaction: a sweep may remove it until then.
-    kind = operations.FileSharing if isinstance(body, FileShare) else Change
-    return kind(engine.ctx, row.mesh, row.loser_op, row.entity, body, owner=row.owner, id=id)
+    # In their transactions both look at when what they replace was first made; a share looks for
+    # its blob, which a sweep may remove until then.
+    if isinstance(body, FileShare):
+        content = (body.sha256.hex(), body.size, body.content)
+        return operations.file_share(engine.ctx, row.mesh, row.entity, *content, id)
+    if isinstance(body, MemorySet):
+        value = decode_value(body.value)
+        return operations.memory_set(engine.ctx, row.mesh, row.entity, value, body.tags, id)
+    return Change(engine.ctx, row.mesh, row.loser_op, row.entity, body, owner=row.owner, id=id)
 
 
 def _require(tx: Reader, number: int) -> ConflictRow:

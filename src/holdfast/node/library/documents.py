@@ -25,8 +25,8 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.core.loop_writer import LoopWriter
 from holdfast.rules.errors import BadInput, HoldfastError, NotOurs, OverLimit
 from holdfast.rules.limits import INLINE_BYTES_MAX
-from holdfast.rules.names import check_peer
-from holdfast.rules.vectors import FLOAT_BYTES, Model
+from holdfast.rules.names import named_peer
+from holdfast.rules.vectors import Model, shown_dim
 from holdfast.storage.ports import Transaction
 
 
@@ -39,15 +39,13 @@ class ModelName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dim: int | None = None
     """May be left out if there is an embedding, whose length it is."""
     quantization: str = "float32"
+    """How it is kept: `float32`, `int8` or `binary`."""
 
 
-class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A write of any family. Each op takes some of the fields and refuses the others."""
+class ChangeFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a write of any family may say."""
 
     op: str
-    id: str
-    """A UUID of version 7. The same id with the same content is written once."""
-    mesh: str
     entity: str | None = None
     """The key, subject, path, stream or task that it changes; none for a task that is created."""
     owner: str | None = None
@@ -60,7 +58,7 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Hashes of objects that were stored before."""
     model: ModelName | None = None
     embedding: bytes | list[float] | None = None
-    """Numbers, or float32 in little-endian order as base64."""
+    """Numbers, or base64: float32 in little-endian order, int8, or bits, as the model has them."""
     content: str | None = None
     metadata: Any = UNSET
     data: bytes | None = None
@@ -68,12 +66,31 @@ class ChangeDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     title: str | None = None
     description: str | None = None
     meta: dict[str, Any] | None = None
+    expect: str | None = None
+    """The stamp that must be there (`12@ana`), or `absent`; else the change is refused."""
 
     @property
     def key(self) -> str:
         """The entity, of an op that needs one."""
         assert self.entity is not None
         return self.entity
+
+
+class ChangeDocument(ChangeFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A write of any family. Each op takes some of the fields and refuses the others."""
+
+    id: str
+    """A UUID of version 7. The same id with the same content is written once."""
+    mesh: str
+
+
+class BatchDocument(ChangeFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of a batch. Each op takes some of the fields and refuses the others."""
+
+    id: str | None = None
+    """A UUID of version 7, the name of a task that is created; made if it is not given."""
+    mesh: str | None = None
+    """May be left out; another mesh than that of the batch is refused."""
 
 
 def read_change(value: object) -> ChangeDocument:
@@ -112,7 +129,7 @@ def prepare(ctx: NodeContext, doc: ChangeDocument) -> PreparedChange:
         raise BadInput(
             f"{doc.op} takes no {_listed(surplus)}", hint="leave out what it has no use for"
         )
-    if doc.owner is not None and check_peer(doc.owner) != ctx.peer:
+    if doc.owner is not None and named_peer(doc.owner) != ctx.peer:
         raise NotOurs(
             f"{doc.op} is for what is this node's own, and {doc.owner!r} is not it",
             hint="write it at the node of its owner",
@@ -147,25 +164,28 @@ async def _outcome(one: asyncio.Future[Receipt] | HoldfastError) -> Receipt | Ho
 
 
 def _state_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.state_set(ctx, doc.mesh, doc.key, doc.value, doc.id, doc.meta)
+    return operations.state_set(ctx, doc.mesh, doc.key, doc.value, doc.id, doc.meta, doc.expect)
 
 
 def _state_delete(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.state_delete(ctx, doc.mesh, doc.key, doc.id)
+    return operations.state_delete(ctx, doc.mesh, doc.key, doc.id, doc.expect)
 
 
 def _memory_set(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.memory_set(ctx, doc.mesh, doc.key, doc.value, doc.tags or (), doc.id)
+    return operations.memory_set(
+        ctx, doc.mesh, doc.key, doc.value, doc.tags or (), doc.id, doc.expect
+    )
 
 
 def _memory_forget(ctx: NodeContext, doc: ChangeDocument) -> Change:
-    return operations.memory_forget(ctx, doc.mesh, doc.key, doc.id)
+    return operations.memory_forget(ctx, doc.mesh, doc.key, doc.id, doc.expect)
 
 
 def _vector_store(ctx: NodeContext, doc: ChangeDocument) -> Change:
     embedding = doc.embedding
     assert embedding is not None
-    shown = len(embedding) // FLOAT_BYTES if isinstance(embedding, bytes) else len(embedding)
+    assert doc.model is not None
+    shown = shown_dim(embedding, doc.model.quantization)
     model, content = _model(doc, shown), doc.content or ""
     metadata = None if doc.metadata is UNSET else doc.metadata
     return operations.vector_store(
@@ -247,10 +267,10 @@ def _kind(
 
 
 _KINDS: Final = {
-    "state.set": _kind(_state_set, "entity value", "meta"),
-    "state.delete": _kind(_state_delete, "entity"),
-    "memory.set": _kind(_memory_set, "entity value", "tags owner"),
-    "memory.forget": _kind(_memory_forget, "entity", "owner"),
+    "state.set": _kind(_state_set, "entity value", "meta expect"),
+    "state.delete": _kind(_state_delete, "entity", "expect"),
+    "memory.set": _kind(_memory_set, "entity value", "tags owner expect"),
+    "memory.forget": _kind(_memory_forget, "entity", "owner expect"),
     "vector.store": _kind(_vector_store, "entity model embedding", "content metadata owner"),
     "vector.delete": _kind(_vector_delete, "entity model", "owner"),
     "file.share": _kind(_file_share, "entity data", "owner"),

@@ -24,7 +24,7 @@ def last_known(engine: NodeEngine, mesh: str, path: str, peer: str | None) -> La
         return LastKnown("fresh", content, row.sha256, row.lamport, row.updated_at)
     except (BlobElsewhere, BlobMissing, BlobCorrupt):
         for envelope, share in engine.read(
-            "file.get", lambda tx: _versions(tx, row.owner, mesh, path)
+            "file.get", lambda tx: _versions(tx, row.owner, mesh, row.path)
         ):
             found = _content(engine, share)
             if found is not None:

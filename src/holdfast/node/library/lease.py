@@ -42,33 +42,66 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
+        """Whether it is held, as far as this process can tell.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     lease.is_held
+        True
+        """
         return self._lease is not None and self._lease.is_held
 
     @property
     def fence(self) -> str:
-        """The fence of this grant, as text that sorts: every later holder has a higher one."""
+        """The fence of this grant, as text that sorts: every later holder has a higher one.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     deploy(fence=lease.fence)
+        """
         return self._entered().fence
 
     @property
     def guard(self) -> Guard:
+        """What a change of entities needs to be made under this lease, held or not.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     lease.guard.lease
+        'deploy'
+        """
         return self._entered().guard
 
     def check(self) -> str:
         """The fence, if the lease is still held as far as this process can tell; LeaseNotHeld as
         soon as it may have run out.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     lease.check() == lease.fence
+        True
         """
         return self._entered().check()
 
     def checked_guard(self) -> Guard:
-        """What a change of entities needs to be made under this lease."""
+        """What a change of entities needs to be made under this lease.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     ship.entities.put("mission", "m6", {"title": "Sail"}, lease=lease.checked_guard())
+        """
         return self._entered().checked_guard()
 
     def wait_ended(self, timeout_ms: int | None = None) -> bool:
-        """Waits until the lease is held no more; False if it still is when time is over."""
+        """Waits until the lease is held no more; False if it still is when time is over.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     lease.wait_ended(timeout_ms=1)
+        False
+        """
         return self._thread.run(_ended(self._entered(), timeout_ms))
 
     def release(self) -> None:
-        """Gives the lease back."""
+        """Gives the lease back.
+
+        >>> with ship.lease("deploy") as lease:
+        ...     lease.release()
+        """
         self._thread.run(self._entered().release())
 
     def _entered(self) -> AsyncLease:

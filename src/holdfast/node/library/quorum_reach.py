@@ -47,6 +47,8 @@ def waits(
 
     @wraps(verb)
     def call(self: WaitingFace[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._thread.run(verb(self._face, *args, **kwargs))
+        # Looked up on the object: a class that overrides the verb is heeded.
+        work: Coroutine[Any, Any, T] = getattr(self._face, verb.__name__)(*args, **kwargs)
+        return self._thread.run(work)
 
     return call

@@ -40,7 +40,7 @@ def has_strong(arrivals: Arrivals) -> bool:
 
 def follows_orders(row: LinkRow) -> bool:
     filter = row.filter
-    return not (filter.origins or filter.classes or filter.subjects)
+    return not (filter.origins or filter.classes or filter.ops or filter.subjects)
 
 
 def take_commits(engine: NodeEngine, source: LinkSource, row: LinkRow) -> int:

@@ -33,6 +33,12 @@ from holdfast.node.links import receive
 from holdfast.node.links.appetite import Appetite
 from holdfast.node.links.commits import has_strong, take_commits
 from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
+from holdfast.node.links.snapshot import (
+    give_up_snapshot,
+    take_snapshot,
+    want_snapshot,
+    wanted_snapshot,
+)
 from holdfast.node.links.source import LinkSource, Reach, registration_of
 from holdfast.node.links.status import LinkStatusTracker
 from holdfast.protocol.log_wire import Batch, BatchCut, Confirmation, Fetch
@@ -51,7 +57,14 @@ from holdfast.rules.limits import (
     LONG_POLL_MS_DEFAULT,
     QUARANTINE_ROWS_MAX,
 )
-from holdfast.rules.links import LinkPlan, LinkState, after_quarantine, consumer_name, start_of
+from holdfast.rules.links import (
+    LinkPlan,
+    LinkState,
+    after_quarantine,
+    consumer_name,
+    start_of,
+    without_snapshot,
+)
 from holdfast.rules.rows import LinkRow
 from holdfast.service.supervisor import PlannedFailure
 
@@ -71,8 +84,13 @@ class LinkConnection:
         tracker: LinkStatusTracker,
         new_epoch: int | None = None,
         appetite: Appetite | None = None,
+        *,
+        snapshot: bool = False,
     ) -> None:
-        """`new_epoch`: the last connection ended because the source counts in this epoch now."""
+        """`new_epoch`: the last connection ended because the source counts in this epoch now;
+        `snapshot`: because it no longer holds what comes next.
+        """
+        self._snapshot = snapshot
         self._appetite = appetite or Appetite()
         self._engine = engine
         self._row = row
@@ -96,6 +114,9 @@ class LinkConnection:
             with self._failing():
                 source = self._open()
                 row = self._connect(source)
+                begun = wanted_snapshot(self._engine, row)
+                if self._snapshot or begun is not None:
+                    row = self._take_snapshot(source, row, begun is True)
                 with self._turn:
                     self._row, self._stored = row, row.cursor
                 take_commits(self._engine, source, row)
@@ -215,6 +236,8 @@ class LinkConnection:
         start = start_of(row.epoch, row.cursor, epoch, first)
         if row.epoch and first > 1 and not begins_as_read(self._engine, row, first_batch):
             start = None
+        if start is not None and start > 1 and row.epoch == 0:
+            want_snapshot(self._engine, row, epoch)
         begun = receive.start_over(self._engine, row.name, epoch, start or 1)
         self._tracker.show(begun)
         if start is None:
@@ -226,7 +249,8 @@ class LinkConnection:
             )
         if start > 1 and row.epoch == 0:
             log.warning(
-                "link %s begins at offset %d: %s no longer holds what came before",
+                "link %s begins at offset %d: %s no longer holds what came before, but "
+                "tells what its tables still show",
                 row.name,
                 start,
                 row.zone,
@@ -244,6 +268,42 @@ class LinkConnection:
             except Truncated as cut:
                 first = cut.first_available
         raise BadAnswer(f"the log of {self._row.zone} begins at another place each time")
+
+    def _take_snapshot(self, source: LinkSource, row: LinkRow, partial: bool) -> LinkRow:
+        """Makes up for what the source has truncated. Where that cannot be done, a person has to
+        decide; but a new link, which owes nothing, takes what there is (`partial`).
+        """
+        if not partial:
+            log.warning(
+                "link %s: %s no longer holds what comes after offset %d; a snapshot is taken",
+                row.name,
+                row.zone,
+                row.cursor,
+            )
+        try:
+            taken = take_snapshot(
+                self._engine,
+                source,
+                row,
+                partial_too=partial,
+                on_part=self._tracker.snapshot,
+                pulled=self._tracker.pulled,
+                ended=self._is_over,
+                size=self._appetite.pieces,
+            )
+        except Truncated as error:
+            give_up_snapshot(self._engine, row)
+            if partial:  # a source of an earlier version gives none
+                return row
+            error.hint = f"go on without it: holdfast link resume {row.name} --skip-missing"
+            raise PlannedFailure(error, without_snapshot()) from error
+        except receive.LinkReplaced:
+            self.end()
+            return row
+        if taken is None:
+            return row
+        self._tracker.show(taken.link)
+        return taken.link
 
     # --- the fetcher -------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from holdfast.rules.arrivals import (
     objects_of,
     read_arrivals,
 )
+from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import (
     BadAnswer,
     BadInput,
@@ -125,7 +126,7 @@ def _move(
     engine: NodeEngine, name: str, link: str, place: Callable[[LinkRow], tuple[int, int]]
 ) -> LinkRow:
     def work(tx: Transaction) -> LinkRow:
-        row = _require_link(tx, link)
+        row = require_link(tx, link)
         epoch, cursor = place(row)
         moved = msgspec.structs.replace(
             row, epoch=epoch, cursor=cursor, moved_at=engine.ctx.now_ms()
@@ -136,15 +137,15 @@ def _move(
     return engine.write(name, work)
 
 
-def _require_link(tx: Reader, name: str) -> LinkRow:
+def require_link(tx: Reader, name: str) -> LinkRow:
     row = tx.link_get(name)
     if row is None:
         raise UnknownLink(f"there is no link {name!r}")
     return row
 
 
-def _require_same(tx: Reader, asked: LinkRow) -> LinkRow:
-    row = _require_link(tx, asked.name)
+def require_same(tx: Reader, asked: LinkRow) -> LinkRow:
+    row = require_link(tx, asked.name)
     if (row.zone, row.filter, row.added_at) != (asked.zone, asked.filter, asked.added_at):
         raise LinkReplaced
     return row
@@ -158,7 +159,7 @@ def _judge(
 ) -> tuple[LinkRow, int]:
     """Refuses a batch that no honest source sends. Returns the link and the number of its zone."""
     batch, arrivals = incoming
-    row = _require_link(tx, link) if asked is None else _require_same(tx, asked)
+    row = require_link(tx, link) if asked is None else require_same(tx, asked)
     zone = tx.zone_get(row.zone)
     if zone is None:
         raise UnknownZone(f"link {link!r} leads to zone {row.zone!r}, which is not known here")
@@ -167,8 +168,8 @@ def _judge(
     _check_place(row, batch.epoch, batch.start, batch.first)
     # An arrival that cannot be decoded has no header; it goes into quarantine later.
     headers = [header for one in arrivals if (header := header_of(one)) is not None]
-    _check_origins(engine.ctx.peer, row, headers, tx)
-    _check_filter(row, headers)
+    check_origins(engine.ctx.peer, row, headers, tx)
+    check_filter(row, headers)
     return row, zone.number
 
 
@@ -187,7 +188,7 @@ def _check_place(row: LinkRow, epoch: int, start: int, first: int) -> None:
         )
 
 
-def _check_origins(us: str, row: LinkRow, headers: list[Arrived], tx: Reader) -> None:
+def check_origins(us: str, row: LinkRow, headers: list[Arrived], tx: Reader) -> None:
     """A source brings its own entries and those of origins that it may carry. Entries of ours must
     be known here.
     """
@@ -198,8 +199,10 @@ def _check_origins(us: str, row: LinkRow, headers: list[Arrived], tx: Reader) ->
             raise ForgedOrigin(f"link {row.name!r} brought an entry of {origin!r}, as it may not")
     if us not in origins:
         return
-    for id, _, _, _, origin, _, _ in headers:
+    for id, mesh, _, _, origin, _, raw in headers:
         if origin == us and tx.log_find(id) is None and tx.forgotten(id) is None:
+            if _went_with_its_mesh(tx, mesh, raw):
+                continue
             raise ForgedOrigin(
                 f"link {row.name!r} brought an entry in our own name that we do not have",
                 hint="somebody makes up entries; or this node was restored and lost some of its "
@@ -207,7 +210,12 @@ def _check_origins(us: str, row: LinkRow, headers: list[Arrived], tx: Reader) ->
             )
 
 
-def _check_filter(row: LinkRow, headers: list[Arrived]) -> None:
+def _went_with_its_mesh(tx: Reader, mesh: str, raw: bytes) -> bool:
+    ended, envelope = tx.ended_mesh(mesh), decode_trusted(raw)
+    return ended is not None and ended.was_ours(envelope.epoch, envelope.seq)
+
+
+def check_filter(row: LinkRow, headers: list[Arrived]) -> None:
     """A source sends nothing that the filter of the link leaves out."""
     requested = msgspec.structs.replace(row.filter, origins=(), beyond="")
     if requested == EVERYTHING:
@@ -258,7 +266,7 @@ def _store(
     tx: Transaction,
 ) -> BatchReceived:
     # Checked again: since `_judge` the link may have been changed or moved.
-    row = _require_same(tx, before.link)
+    row = require_same(tx, before.link)
     _check_place(row, piece.epoch, piece.start, piece.first)
     known = bisect_right(piece.offsets, row.cursor)
     received = receive_arrivals(

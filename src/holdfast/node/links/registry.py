@@ -19,8 +19,10 @@ import msgspec
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.intake import Intake, objection
 from holdfast.node.core.object_transfer import Pulled, pull_objects
+from holdfast.node.core.receive import Incoming
 from holdfast.node.links import receive
-from holdfast.node.links.source import Reach, reach_by, registration_of
+from holdfast.node.links.snapshot import give_up_snapshot, snapshot_job, take_snapshot
+from holdfast.node.links.source import LinkSource, Reach, reach_by, registration_of
 from holdfast.node.snapshots.places import place_of
 from holdfast.node.trust.trust import Trust
 from holdfast.protocol.log_wire import Fetch
@@ -41,6 +43,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.filters import Filter
 from holdfast.rules.limits import CHUNK_ROWS, LINKS_MAX
 from holdfast.rules.links import carries_of, check_link_name, check_url, consumer_name, origins_of
+from holdfast.rules.names import meant_peer
 from holdfast.rules.outbox import is_lane, mesh_of
 from holdfast.rules.rows import BlobRow, LinkRow, QuarantineRow, ZoneRow
 from holdfast.storage.ports import Reader, Transaction
@@ -140,6 +143,7 @@ class Links:
         from a snapshot, where the snapshot ends.
         """
         ctx = self._engine.ctx
+        zone, carries = meant_peer(zone), [meant_peer(origin) for origin in carries]
         check_link_name(name)
         consumer_name(ctx.peer, name)
         if zone == ctx.peer:
@@ -202,6 +206,7 @@ class Links:
         def work(tx: Transaction) -> LinkRow:
             row = _require(tx, name)
             tx.link_drop(name)
+            tx.job_drop(snapshot_job(name))
             return row
 
         row = self._engine.write("link.remove", work)
@@ -223,21 +228,49 @@ class Links:
 
         return self._engine.write("link.pause", work)
 
-    def _skip_missing(self, name: str) -> None:
+    def missing(self, name: str) -> int | None:
+        """How many of the entries that come next for a link its source no longer holds: `resume`
+        would skip so many. None if the source has no reader for it, or no more, and so cannot say.
+        """
         row = self._engine.read("link.get", lambda tx: _require(tx, name))
-        ask = Fetch(
-            consumer=consumer_name(self._engine.ctx.peer, name),
+        with closing(self._reach(row)) as source:
+            try:
+                source.fetch(self._next(row))
+            except UnknownConsumer:
+                return None
+            except Truncated as gone:
+                return gone.first_available - row.cursor - 1
+        return 0
+
+    def _next(self, row: LinkRow) -> Fetch:
+        """A question for the entry that comes next."""
+        return Fetch(
+            consumer=consumer_name(self._engine.ctx.peer, row.name),
             limit=1,
             start=row.cursor + 1,
             epoch=row.epoch or None,
         )
+
+    def _skip_missing(self, name: str) -> None:
+        row = self._engine.read("link.get", lambda tx: _require(tx, name))
         with closing(self._reach(row)) as source:
             # It may have been retired, which is how entries come to be missing.
             source.register(registration_of(row, self._engine.ctx.peer))
             try:
-                source.fetch(ask)
+                source.fetch(self._next(row))
             except Truncated as gone:
+                self._take_what_there_is(source, row)
                 receive.skip_to(self._engine, name, gone.first_available)
+
+    def _take_what_there_is(self, source: LinkSource, row: LinkRow) -> None:
+        """What the tables of the source still show is not missing. A source of an earlier version
+        gives nothing.
+        """
+        if row.epoch:
+            try:
+                take_snapshot(self._engine, source, row, partial_too=True)
+            except Truncated:
+                give_up_snapshot(self._engine, row)
 
     # --- quarantine --------------------------------------------------------------------------
 
@@ -351,7 +384,7 @@ class _Retry:
             zone = tx.zone_get(row.zone)
             if zone is None:
                 raise UnknownZone(f"the zone {row.zone!r} of link {row.name!r} is not known here")
-            results = Intake(self._engine.ctx, raws, via=zone.number)(tx)
+            results = Incoming(self._engine.ctx, read_arrivals(raws), zone.number)(tx)
         passed = 0
         for kept, result in zip(rows, results, strict=True):
             if result.error is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from holdfast.protocol.commit_page import StateObject
+from holdfast.protocol.link_snapshot import LinkSnapshotPart, SnapshotPartAsked
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.links import consumer_name
 from holdfast.rules.rows import LinkRow
@@ -40,6 +41,11 @@ class LinkSource(Protocol):
     def committed_state(self, mesh: str, have: int) -> StateObject:
         """An object with everything that the source has of an order, for one that has `have`
         commits.
+        """
+
+    def snapshot_part(self, asked: SnapshotPartAsked) -> LinkSnapshotPart:
+        """A part of what the source's tables show and its log no longer holds. Raises Truncated
+        where that does not make up for what is gone, NotFound if the source knows of no such.
         """
 
     def retire(self, consumer: str) -> None: ...

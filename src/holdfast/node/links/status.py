@@ -54,6 +54,8 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that entries name and the source did not have."""
     bytes: int = 0
     last_batch_at: int | None = None
+    snapshot_rows: int = 0
+    """Changes that a snapshot of the source has brought, for what its log no longer holds."""
 
 
 class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
@@ -65,7 +67,10 @@ class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
         quarantined: int,
         now_ms: Callable[[], int],
         on_change: Callable[[LinkStatus], None],
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_step` is called after everything that happens, `on_change` with every new state."""
+        self._on_step = on_step
         name = f"link {row.name}"
         super().__init__(name, LinkState.CONNECTING, LinkState.STOPPED, now_ms, on_change)
         self._facts = LinkStatus(
@@ -83,6 +88,13 @@ class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
 
     def _view(self) -> LinkStatus:
         return msgspec.structs.replace(self._facts, **self.supervision.shown())
+
+    def apply(
+        self, event: Callable[[Supervision[LinkState]], Supervision[LinkState]]
+    ) -> Supervision[LinkState]:
+        after = super().apply(event)
+        self._on_step()
+        return after
 
     def show(self, row: LinkRow) -> None:
         """The link as it is stored now."""
@@ -135,6 +147,14 @@ class LinkStatusTracker(UnitStatus[LinkState, LinkStatus]):
                 "bytes": now.bytes + size,
                 "last_batch_at": self._now_ms(),
             },
+            state=lambda before: catching_up if before is connecting else before,
+        )
+
+    def snapshot(self, rows: int, new: int) -> None:
+        """A part of a snapshot is stored: so many changes by now, so many of them new."""
+        connecting, catching_up = LinkState.CONNECTING, LinkState.CATCHING_UP
+        self._change(
+            lambda now: {"snapshot_rows": rows, "last_batch_at": self._now_ms()},
             state=lambda before: catching_up if before is connecting else before,
         )
 

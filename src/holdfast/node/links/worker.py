@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from holdfast.node.links.connection import LinkConnection
 from holdfast.node.links.source import Reach, reach_by
 from holdfast.node.links.status import LinkStatus, LinkStatusTracker
 from holdfast.node.trust.trust import Trust
-from holdfast.rules.errors import EpochChanged
+from holdfast.rules.errors import EpochChanged, Truncated, UnknownLink
 from holdfast.rules.links import LinkPlan, LinkState, after_error
 from holdfast.rules.rows import LinkRow, ZoneKey
 from holdfast.service.supervisor import Supervisor, ThreadUnit
@@ -37,10 +38,18 @@ class LinkWork:
     """What the supervisor runs for one link."""
 
     def __init__(
-        self, engine: NodeEngine, name: str, reach: Reach, tracker: LinkStatusTracker
+        self,
+        engine: NodeEngine,
+        name: str,
+        reach: Reach,
+        tracker: LinkStatusTracker,
+        though_paused: bool = False,
     ) -> None:
         self.engine, self.name, self.reach, self.tracker = engine, name, reach, tracker
+        self.though_paused = though_paused
         self._new_epoch: int | None = None
+        self._snapshot = False
+        """The source no longer holds what comes next."""
         self.appetite = Appetite()
         """How much is asked for at a time; it outlasts a connection."""
 
@@ -49,12 +58,22 @@ class LinkWork:
 
     def plan(self, error: Exception, attempts: int, jitter: float) -> LinkPlan:
         self._new_epoch = error.epoch if isinstance(error, EpochChanged) else None
+        self._snapshot = isinstance(error, Truncated)
         self.tracker.unless_heard()
         return after_error(error, attempts, jitter)
 
     def connection(self, row: LinkRow) -> LinkConnection:
         new_epoch, self._new_epoch = self._new_epoch, None
-        return LinkConnection(self.engine, row, self.reach, self.tracker, new_epoch, self.appetite)
+        snapshot, self._snapshot = self._snapshot, False
+        return LinkConnection(
+            self.engine,
+            row,
+            self.reach,
+            self.tracker,
+            new_epoch,
+            self.appetite,
+            snapshot=snapshot,
+        )
 
 
 class LinkAttempt:
@@ -72,7 +91,7 @@ class LinkAttempt:
         if row is None:
             return LinkState.STOPPED
         work.tracker.show(row)
-        if row.paused:
+        if row.paused and not work.though_paused:
             return LinkState.PAUSED
         work.tracker.enter(LinkState.CONNECTING)
         connection = work.connection(row)
@@ -121,11 +140,15 @@ class LinkManager:
         on_change: Changed | None = None,
         reach: Reach | None = None,
         chance: Callable[[], float] = random.random,
+        only: str | None = None,
     ) -> None:
         """`on_change` gets every new state of a link, in the thread that brought it about: it must
-        be quick. `chance` draws lots from [0, 1) for the length of waits.
+        be quick. `chance` draws lots from [0, 1) for the length of waits. `only`: one link, because
+        somebody wants it now, whether it is paused or not.
         """
         self._engine = engine
+        self._only = only
+        self._listeners: list[Callable[[], None]] = []
         self._reach = reach_by(trust) if reach is None else reach
         self._on_change = on_change
         self._chance = chance
@@ -134,13 +157,19 @@ class LinkManager:
         self._trackers: dict[str, LinkStatusTracker] = {}
         self._supervisor: Supervisor[str, ThreadUnit[LinkState]] = Supervisor(self._begin)
         self._leaving: list[ThreadUnit[LinkState]] = []
-        self._open = False
+        self._open = self._ended = False
+        self._begun = threading.Event()
 
     def start(self) -> None:
-        """Begins with every link that is stored."""
+        """Begins with every link that is stored; not any more after `stop`."""
         with self._lock:
-            self._open = True
+            self._open = not self._ended
         self.refresh()
+        self._begun.set()
+
+    def wait_until_started(self, timeout_s: float) -> bool:
+        """False if it has not started by then: another process of this home still pulls."""
+        return self._begun.wait(timeout_s)
 
     def refresh(self) -> None:
         """Reads the links again and does as they say."""
@@ -148,7 +177,9 @@ class LinkManager:
             if not self._open:
                 return
             stored = self._stored = {
-                link.row.name: link for link in self._engine.read("link.list", _read)
+                link.row.name: link
+                for link in self._engine.read("link.list", _read)
+                if self._only in (None, link.row.name)
             }
             for name in stored.keys() & self._trackers.keys():
                 self._trackers[name].recount(stored[name].quarantined)
@@ -164,7 +195,7 @@ class LinkManager:
         """Ends all links. False if one of them did not end in time; it harms nothing."""
         until = None if timeout_s is None else monotonic() + timeout_s
         with self._lock:
-            self._open = False
+            self._open, self._ended = False, True
             self._leaving += self._supervisor.stop()
             units = list(self._leaving)
         joined = [
@@ -178,13 +209,40 @@ class LinkManager:
             trackers = sorted(self._trackers.items())
         return [tracker.status for _, tracker in trackers]
 
+    def of(self, name: str) -> LinkStatus:
+        """One link as it stands. Raises UnknownLink."""
+        with self._lock:
+            tracker = self._trackers.get(name)
+        if tracker is None:
+            raise UnknownLink(f"there is no link {name!r}")
+        return tracker.status
+
+    @contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Calls `listener` after everything that happens to a link, in the thread that brought it
+        about, for as long as the block lasts.
+        """
+        with self._lock:
+            self._listeners = [*self._listeners, listener]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners = [one for one in self._listeners if one is not listener]
+
     def _begin(self, name: str) -> ThreadUnit[LinkState]:
         link = self._stored[name]
         now_ms = self._engine.ctx.now_ms
-        tracker = LinkStatusTracker(link.row, link.quarantined, now_ms, self._changed)
+        tracker = LinkStatusTracker(
+            link.row, link.quarantined, now_ms, self._changed, self._stepped
+        )
         self._trackers[name] = tracker
-        work = LinkWork(self._engine, name, self._reach, tracker)
+        work = LinkWork(self._engine, name, self._reach, tracker, self._only is not None)
         return ThreadUnit(tracker, work, self._chance)
+
+    def _stepped(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     def _changed(self, status: LinkStatus) -> None:
         if self._on_change is not None:

@@ -27,11 +27,12 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import AuditForked, BadInput, HoldfastError
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import AUDIT_GAPS_SHOWN_MAX, CHUNK_ROWS
+from holdfast.rules.shown import Shown
 from holdfast.storage.audit_port import AuditPlace
 from holdfast.storage.ports import Reader
 
 
-class AuditEntry(msgspec.Struct, frozen=True):
+class AuditEntry(Shown, msgspec.Struct, frozen=True):
     """One event of an audit stream."""
 
     stream: str
@@ -74,7 +75,7 @@ class AuditFork(msgspec.Struct, frozen=True):
     evidence: str
 
 
-class AuditVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class AuditVerdict(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What one chain comes to."""
 
     stream: str

@@ -9,22 +9,24 @@ the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from heapq import nlargest
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import current_version, fold
-from holdfast.node.core.views import Memory, StateEntry
-from holdfast.rules.bodies import decode_trusted_body
-from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.errors import BadInput, Truncated, UnknownMesh
-from holdfast.rules.limits import CHUNK_ROWS, LAMPORT_MAX
+from holdfast.node.core.views import KeyVersion, Memory, StateEntry
+from holdfast.rules.bodies import MemorySet, StateSet, decode_trusted_body, decode_value
+from holdfast.rules.envelope import Envelope, decode_trusted
+from holdfast.rules.errors import BadInput, OverLimit, Truncated, UnknownMesh
+from holdfast.rules.limits import CHUNK_ROWS, HISTORY_VERSIONS_MAX, LAMPORT_MAX
 from holdfast.rules.merge import version_of
 from holdfast.rules.names import check_key
-from holdfast.rules.order import Version, is_newer
+from holdfast.rules.order import Version, is_newer, order_key
 from holdfast.rules.rows import Entry, MemoryRow, MeshRow, StateRow
-from holdfast.storage.files.blobs import MemoryBlobs
-from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.ports import Reader, Store, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.storage.memory.store import MemoryStore
 
 R = TypeVar("R")
 
@@ -49,6 +51,37 @@ class AsOf(NamedTuple):
         return self
 
 
+class KeySpan(NamedTuple):
+    """Which keys of a past are asked for."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int | None = None
+
+    def check(self) -> KeySpan:
+        if self.limit is not None and not (type(self.limit) is int and self.limit > 0):
+            raise BadInput(f"limit is {self.limit!r}, not a number from 1")
+        return self
+
+    def names(self, reader: Reader, mesh: str, ops: str, behind: str | None) -> list[str]:
+        """The next of them, in the order of their bytes; none after the last. `behind` is the last
+        of those before.
+        """
+        most = CHUNK_ROWS if self.limit is None else min(CHUNK_ROWS, max(self.limit, _FEW))
+        first: list[str] = []
+        if behind is None:
+            behind = self.after
+            if self.prefix.encode() > self.after.encode():
+                behind, first = self.prefix, [self.prefix]  # it may be a key itself
+        found = reader.log_entities(mesh, ops, behind, most)
+        return first + [name for name in found if name.startswith(self.prefix)]
+
+
+ALL_KEYS = KeySpan()
+_FEW = 64
+"""Many keys of a past may be deleted: fewer are not looked at together."""
+
+
 def _is_point(value: object) -> bool:
     return type(value) is int and 0 <= value < LAMPORT_MAX
 
@@ -65,6 +98,10 @@ class _Replay:
 
 def replay(entries: Iterator[Entry], meshes: list[MeshRow], peer: str) -> MemoryStore:
     """Folds entries into a fresh store in memory."""
+    # Imported here: only who looks into the past needs a second kind of store.
+    from holdfast.storage.files.blobs import MemoryBlobs
+    from holdfast.storage.memory.store import MemoryStore
+
     store = MemoryStore()
     ctx = NodeContext(peer, 1, _Replay(), MemoryBlobs())
     batch: list[Entry] = []
@@ -118,15 +155,23 @@ def _refold(tx: Transaction, ctx: NodeContext, entry: Entry) -> None:
 
 
 def state_as_of(
-    store: Store, mesh: str, key: str | None, point: AsOf, now_ms: int
+    store: Store,
+    mesh: str,
+    key: str | None,
+    point: AsOf,
+    now_ms: int,
+    span: KeySpan = ALL_KEYS,
 ) -> list[StateEntry]:
     def read(past: Reader) -> list[StateEntry]:
         rows: list[StateRow] = past.state_scan(mesh, "", "", _ALL)
         return [StateEntry.of(row) for row in rows if not row.tombstone]
 
-    pages = _past(store, mesh, key, point, "state.", now_ms, read)
-    found = [entry for page in pages for entry in page]
-    return sorted(found, key=lambda entry: entry.key.encode())
+    found: list[StateEntry] = []
+    for page in _past(store, mesh, key, point, "state.", now_ms, read, span):
+        found += page
+        if span.limit is not None and len(found) >= span.limit:
+            break
+    return sorted(found, key=lambda entry: entry.key.encode())[: span.limit]
 
 
 def memory_as_of(
@@ -152,11 +197,13 @@ def _past(
     ops: str,
     now_ms: int,
     read: Callable[[Reader], list[R]],
+    span: KeySpan = ALL_KEYS,
 ) -> Iterator[list[R]]:
     """What `read` finds in the past, some keys at a time. No more of the log than these keys' last
     entries is in memory, and nobody waits for a long read: the log does not change behind its end.
     """
     point.check()
+    span.check()
     if key is not None:
         check_key(key)
     with store.read() as reader:
@@ -164,18 +211,20 @@ def _past(
         if row is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
         end = _end(reader, point, now_ms)
-    after = ""
+    behind: str | None = None
     while True:
         with store.read() as reader:
             _end(reader, point, now_ms)  # it may have been truncated meanwhile
-            page = [key] if key is not None else reader.log_entities(mesh, ops, after, CHUNK_ROWS)
+            page = [key] if key is not None else span.names(reader, mesh, ops, behind)
             wanted = Wanted(mesh, ops, end, point.lamport)
             winners = [entry for name in page for entry in _winners(reader, name, wanted)]
+        if not page:
+            return
         with replay(iter(winners), [row], "").read() as past:
             yield read(past)
-        if key is not None or len(page) < CHUNK_ROWS:
+        if key is not None:
             return
-        after = page[-1]
+        behind = page[-1]
 
 
 class Wanted(NamedTuple):
@@ -190,20 +239,81 @@ class Wanted(NamedTuple):
 def _winners(reader: Reader, entity: str, wanted: Wanted) -> Iterator[Entry]:
     """The newest entry about an entity for each owner: the last writer wins, so it alone tells."""
     newest: dict[str, tuple[Version, Entry]] = {}
+    for entry in _entries(reader, entity, wanted):
+        envelope = decode_trusted(entry.raw)
+        version, known = version_of(envelope), newest.get(envelope.owner)
+        if known is None or is_newer(version, known[0]):
+            newest[envelope.owner] = version, entry
+    return (entry for _, entry in newest.values())
+
+
+def _entries(reader: Reader, entity: str, wanted: Wanted) -> Iterator[Entry]:
+    """What the log holds about an entity, in the order of arrival."""
     after = 0
     while page := reader.log_of(wanted.mesh, entity, wanted.end, after, CHUNK_ROWS):
         for entry in page:
             late = wanted.lamport is not None and entry.lamport > wanted.lamport
-            if late or not entry.op.startswith(wanted.ops):
-                continue
-            envelope = decode_trusted(entry.raw)
-            version, known = version_of(envelope), newest.get(envelope.owner)
-            if known is None or is_newer(version, known[0]):
-                newest[envelope.owner] = version, entry
+            if not late and entry.op.startswith(wanted.ops):
+                yield entry
         if len(page) < CHUNK_ROWS:
-            break
+            return
         after = page[-1].offset
-    return (entry for _, entry in newest.values())
+
+
+def key_history(
+    reader: Reader, mesh: str, key: str, ops: str, owner: str, limit: int
+) -> list[KeyVersion]:
+    """The newest versions of a key that the log still holds, those too that lost against another;
+    the one that won comes first. `owner` is whose memory it is, and empty for state.
+    """
+    check_key(key)
+    if not 1 <= limit <= HISTORY_VERSIONS_MAX:
+        raise OverLimit(f"limit {limit} is not between 1 and {HISTORY_VERSIONS_MAX}")
+    if reader.mesh_get(mesh) is None:
+        raise UnknownMesh(f"there is no mesh {mesh!r}")
+    _, last = reader.log_bounds()
+    entries = _entries(reader, key, Wanted(mesh, ops, last + 1, None))
+    found = ((decode_trusted(entry.raw), entry.offset) for entry in entries)
+    own = (pair for pair in found if pair[0].owner == owner)
+    # What arrives late is not newest: versions are put in order, and no more are held than wanted.
+    newest = nlargest(limit, own, key=lambda pair: order_key(version_of(pair[0])))
+    return [_version(envelope, offset) for envelope, offset in newest]
+
+
+def _version(envelope: Envelope, offset: int) -> KeyVersion:
+    body = decode_trusted_body(envelope)
+    held = body if isinstance(body, StateSet | MemorySet) else None
+    return KeyVersion(
+        key=envelope.entity,
+        value=None if held is None else decode_value(held.value),
+        deleted=held is None,
+        lamport=envelope.lamport,
+        peer=envelope.origin,
+        updated_at=envelope.created_at,
+        offset=offset,
+        tags=held.tags if isinstance(held, MemorySet) else (),
+    )
+
+
+def first_set(reader: Reader, mesh: str, key: str, op: str, owner: str | None) -> Entry | None:
+    """The oldest entry of the log by which a key got a value; `owner` is whose memory it is."""
+    _, last = reader.log_bounds()
+    after = 0
+    while page := reader.log_of(mesh, key, last + 1, after, CHUNK_ROWS):
+        for entry in page:
+            if entry.op == op and owner in (None, entry.origin):
+                return entry
+        after = page[-1].offset
+    return None
+
+
+def is_after(entry: Entry, point: AsOf) -> bool:
+    """Whether an entry came later than a point of the past."""
+    if point.offset is not None:
+        return entry.offset > point.offset
+    if point.lamport is not None:
+        return entry.lamport > point.lamport
+    return point.at_ms is not None and entry.recorded_at > point.at_ms
 
 
 def _end(reader: Reader, point: AsOf, now_ms: int) -> int:

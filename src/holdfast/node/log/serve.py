@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
-from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.node.core.following.committed_state import give_state
 from holdfast.node.core.views import Consumer
 from holdfast.node.log import consumers
@@ -146,6 +146,13 @@ def retire(engine: NodeEngine, caller: Caller, consumer: str) -> None:
         tx.consumer_drop(consumer)
 
     engine.write("consumer.retire", work)
+
+
+def filter_of(tx: Reader, caller: Caller, consumer: str, epoch: int) -> Filter:
+    """What a caller's consumer may read now."""
+    row = _require_own(tx, caller, consumer)
+    consumers.check_epoch(tx, epoch)
+    return caller.narrow(_sent_to(caller, row.filter))
 
 
 # --- the caller ----------------------------------------------------------------------------------

@@ -7,32 +7,34 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import Sent, prepare
-from holdfast.rules.arguments import checks_arguments
+from holdfast.node.watching.source import HomeSource, WatchSource
+from holdfast.node.watching.verb import watches
+from holdfast.rules.arguments import checked, checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.canonical import stored_meta
+from holdfast.rules.cursor import START, Since
 from holdfast.rules.envelope import Envelope, decode_trusted
-from holdfast.rules.errors import (
-    BadValue,
-    UnknownMessage,
-)
+from holdfast.rules.errors import BadInput, BadValue, PastEnd, UnknownMessage
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
-from holdfast.rules.limits import INBOX_PAGE_ROWS, INBOX_SCAN_ROWS
+from holdfast.rules.limits import INBOX_PAGE_ROWS, INBOX_SCAN_ROWS, LAMPORT_MAX
+from holdfast.rules.listed import listed
 from holdfast.rules.rows import InboxRow
+from holdfast.rules.shown import Shown, ShownFace
 from holdfast.rules.structs import copy_to
 from holdfast.storage.ports import Reader, Transaction
 
 _PREVIEW_CHARS = 80
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True):
+class Received(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A message that came for us, without its content."""
 
     number: int
@@ -88,13 +90,15 @@ class FoundMessages(NamedTuple):
 
 
 @checks_arguments()
-class Inbox:
+class Inbox(ShownFace):
     """Messages for us, of one mesh or of all."""
 
     def __init__(self, engine: NodeEngine, mesh: str | None = None) -> None:
         self._engine = engine
         self._mesh = mesh
 
+    @listed(Received)
+    @checked
     def list(
         self,
         *,
@@ -110,6 +114,9 @@ class Inbox:
 
         They can be narrowed down to a sender, a topic, the time of their arrival (from `since_ms`
         to before `until_ms`, in milliseconds since 1970), and words that stand in their text.
+
+        >>> [message.preview for message in node.inbox.list(sender="bo")]
+        ['hello']
         """
         match = InboxMatch(
             sender=sender, topic=topic, since_ms=since_ms, until_ms=until_ms, text=text
@@ -120,11 +127,34 @@ class Inbox:
             yield from page.messages
             place = page.next
 
+    @watches
+    @checked
+    def watch(
+        self,
+        *,
+        sender: str | None = None,
+        topic: str | None = None,
+        since: Since = None,
+    ) -> WatchSource[Received]:
+        """Messages as they arrive, of one sender or topic if it is named. `since` is the number of
+        a message, to go on after it, or `start`; without it the watch begins with what comes next.
+
+        >>> with node.inbox.watch(since="start") as arrivals:
+        ...     next(arrivals).sender
+        'bo'
+        """
+        return self._follow(InboxMatch(sender=sender, topic=topic).check(), since)
+
+    def _follow(self, match: InboxMatch, since: Since) -> WatchSource[Received]:
+        return Arrivals(self, since, match)
+
     def page(
         self, *, unread: bool, after: int, limit: int, match: InboxMatch = EVERY_MESSAGE
     ) -> FoundMessages:
         """At most `limit` of the messages after a number. A search that meets few of many looks at
         a part of the inbox, and `next` says where it goes on.
+
+        >>> node.inbox.page(unread=False, after=0, limit=10).next
         """
 
         def read(tx: Reader) -> FoundMessages:
@@ -141,11 +171,21 @@ class Inbox:
         return self._engine.read("inbox.list", read)
 
     def get(self, id: str) -> Message:
-        """One message with its content. It does not become read."""
+        """One message with its content. It does not become read.
+
+        >>> found = next(node.inbox.list())
+        >>> node.inbox.get(found.id).text
+        'hello'
+        """
         return self._engine.read("inbox.get", lambda tx: self._message(tx, parse_id(id)))
 
     def read(self, id: str) -> Message:
-        """One message with its content; it counts as read from now on."""
+        """One message with its content; it counts as read from now on.
+
+        >>> found = next(node.inbox.list())
+        >>> node.inbox.read(found.id).content
+        b'hello'
+        """
         raw_id, now = parse_id(id), self._engine.ctx.now_ms()
 
         def work(tx: Transaction) -> Message:
@@ -167,7 +207,12 @@ class Inbox:
         priority: str = "next",
         new_id: str | None = None,
     ) -> Sent:
-        """Sends an answer to the sender of a message, and to nobody else."""
+        """Sends an answer to the sender of a message, and to nobody else.
+
+        >>> found = next(node.inbox.list())
+        >>> node.inbox.reply(found.id, "and to you").state
+        'pending'
+        """
         message = self.get(id)
         send = prepare(
             self._engine,
@@ -184,7 +229,11 @@ class Inbox:
         return self._engine.write("message.send", send)
 
     def counts(self) -> tuple[int, int]:
-        """How many there are in all meshes, and how many of them are unread."""
+        """How many there are in all meshes, and how many of them are unread.
+
+        >>> node.inbox.counts()[0]
+        1
+        """
         return self._engine.read("inbox.counts", lambda tx: tx.inbox_counts())
 
     def _message(self, tx: Reader, id: bytes) -> Message:
@@ -205,6 +254,68 @@ class Inbox:
             created_at=envelope.created_at,
             broker_id=None if row.broker_id is None else row.broker_id.hex(),
         )
+
+    def _shown_rows(self) -> Iterable[Any]:
+        return self.list()
+
+
+class Arrivals(HomeSource[Received]):
+    """Follows the inbox by number. Not by the log: a message that came as history first has an old
+    place there when the broker brings it.
+    """
+
+    def __init__(self, inbox: Inbox, since: Since, match: InboxMatch) -> None:
+        super().__init__(inbox._engine)
+        self._inbox, self._match = inbox, match
+        self._looked = self._cursor = self.engine.read("inbox.list", lambda tx: _number(tx, since))
+
+    @property
+    def cursor(self) -> int:
+        """The number up to which everything was yielded."""
+        return self._cursor
+
+    def pop(self) -> Received:
+        found = self._ready.popleft()
+        self._cursor = found.number if self._ready else self._looked
+        return found
+
+    def read(self) -> bool:
+        while not self._ready:
+            before = self._looked
+            self._ready.extend(self.engine.read("inbox.list", self._page))
+            if not self._ready:
+                self._cursor = self._looked
+                if self._looked == before:
+                    return False
+        return True
+
+    def _page(self, tx: Reader) -> list[Received]:
+        after, mesh, most = self._looked, self._inbox._mesh, INBOX_PAGE_ROWS
+        rows = tx.inbox_list(mesh, False, after, most, self._match)
+        if len(rows) == most:
+            self._looked = rows[-1].number
+        elif self._match.narrows:
+            self._looked = max(after, min(after + INBOX_SCAN_ROWS, tx.inbox_last()))
+        else:
+            self._looked = max(after, tx.inbox_last())
+        return [_received(row, *_opened(tx, row)) for row in rows]
+
+
+def _number(tx: Reader, since: Since) -> int:
+    last = tx.inbox_last()
+    if since is None:
+        return last
+    if since == START:
+        return 0
+    text = str(since)
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(LAMPORT_MAX)):
+        raise BadInput(
+            f"since is {since!r:.80}, which is no number of a message",
+            hint="give the number of a message, or start",
+        )
+    if int(text) > last:
+        raise PastEnd(f"no message has the number {text} yet; the newest is {last}")
+    return int(text)
 
 
 def _opened(tx: Reader, row: InboxRow) -> tuple[Envelope | None, MessageSend]:

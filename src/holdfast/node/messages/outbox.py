@@ -10,13 +10,14 @@ instead. Dropping a change means that other nodes will not get it from this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.messages.send import MessageChange, Sent
-from holdfast.rules.arguments import checks_arguments
+from holdfast.rules.arguments import checked, checks_arguments
 from holdfast.rules.bodies import MessageSend, decode_trusted_body
 from holdfast.rules.bus.message import bus_subject
 from holdfast.rules.destinations import PRIORITIES
@@ -25,6 +26,7 @@ from holdfast.rules.errors import BadInput, Conflict, IdempotencyKeyReused, Unkn
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text, is_aside, parse_row_id
 from holdfast.rules.limits import OUTBOX_PAGE_ROWS
+from holdfast.rules.listed import listed
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.outbox import (
     EXPIRED,
@@ -43,6 +45,7 @@ from holdfast.rules.outbox import (
     plan,
 )
 from holdfast.rules.rows import Entry, OutboxRow
+from holdfast.rules.shown import Shown, ShownFace
 from holdfast.rules.structs import copy_to
 from holdfast.storage.ports import Reader, Transaction
 
@@ -50,7 +53,7 @@ FAILED = (OutboxState.DEAD,)
 _NOT_DONE = tuple(state for state in OutboxState if state is not OutboxState.DONE)
 
 
-class OutboxItem(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxItem(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """One envelope on its way to the broker."""
 
     number: int
@@ -114,7 +117,7 @@ _BLOCKS = {
 
 
 @checks_arguments()
-class Outbox:
+class Outbox(ShownFace):
     """What this node has to send, of all meshes."""
 
     def __init__(self, engine: NodeEngine, policies: Policies = PARK) -> None:
@@ -123,10 +126,16 @@ class Outbox:
 
     # --- looking -----------------------------------------------------------------------------
 
+    @listed(OutboxItem)
+    @checked
     def list(
         self, *, failed: bool = False, lane: str | None = None, after: int = 0
     ) -> Iterator[OutboxItem]:
-        """The items after a number, in order; reads a page at a time. `failed`: only dead ones."""
+        """The items after a number, in order; reads a page at a time. `failed`: only dead ones.
+
+        >>> [item.code for item in node.outbox.list(failed=True)]
+        [...]
+        """
         states = FAILED if failed else ()
         place = after
         while True:
@@ -139,6 +148,10 @@ class Outbox:
     def page(
         self, *, states: Collection[str], lane: str | None, after: int, limit: int
     ) -> Sequence[OutboxItem]:
+        """At most `limit` items behind the number `after`, of these states or of all.
+
+        >>> node.outbox.page(states=["pending"], lane="fleet", after=0, limit=10)
+        """
         wanted = {_state(name) for name in states}
 
         def read(tx: Reader) -> Sequence[OutboxItem]:
@@ -149,6 +162,13 @@ class Outbox:
         return self._engine.read("outbox.list", read)
 
     def get(self, id: str) -> OutboxItem:
+        """One item by the id of its change or message.
+
+        >>> sent = fleet.send("soon", topic="news")
+        >>> node.outbox.get(sent.id).state
+        'pending'
+        """
+
         def read(tx: Reader) -> OutboxItem:
             row = _require(tx, parse_row_id(id))
             return _item(tx, row, self._blocked(tx, [row]).get(row.number))
@@ -156,7 +176,11 @@ class Outbox:
         return self._engine.read("outbox.get", read)
 
     def lanes(self) -> Sequence[LaneInfo]:
-        """The lane of every shared mesh, and every other lane that holds an item."""
+        """The lane of every shared mesh, and every other lane that holds an item.
+
+        >>> [lane.mesh for lane in node.outbox.lanes()]
+        ['fleet'...]
+        """
 
         counts = self._engine.message_count.latest().outbox
 
@@ -170,6 +194,13 @@ class Outbox:
     # --- acting ------------------------------------------------------------------------------
 
     def retry(self, id: str) -> OutboxItem:
+        """Tries an item again at once, when what was wrong is put right.
+
+        >>> sent = fleet.send("soon", topic="news")
+        >>> node.outbox.retry(sent.id).state
+        'pending'
+        """
+
         def change(tx: Transaction, row: OutboxRow) -> OutboxRow:
             if row.code == EXPIRED and row.state == OutboxState.DEAD:
                 raise Conflict(
@@ -190,6 +221,12 @@ class Outbox:
         return self._change("outbox.retry", id, change)
 
     def drop(self, id: str) -> OutboxItem:
+        """Gives an item up: the broker does not get it from this node.
+
+        >>> sent = fleet.send("never mind", topic="news")
+        >>> node.outbox.drop(sent.id).state
+        'aborted'
+        """
         now = self._engine.ctx.now_ms()
 
         def change(tx: Transaction, row: OutboxRow) -> OutboxRow:
@@ -206,7 +243,13 @@ class Outbox:
         return self._change("outbox.drop", id, change)
 
     def requeue(self, id: str, *, new_id: str | None = None) -> Sent:
-        """Sends a failed message again under a new id, and gives the old one up."""
+        """Sends a failed message again under a new id, and gives the old one up.
+
+        >>> failed = fleet.send("again", topic="news")
+        >>> node.outbox.drop(failed.id)
+        >>> node.outbox.requeue(failed.id).state
+        'pending'
+        """
         engine, now = self._engine, self._engine.ctx.now_ms()
         raw_id = parse_row_id(id)
         minted = engine.ctx.new_id()
@@ -284,6 +327,9 @@ class Outbox:
             problem=None if first is None else f"{first.code}: {first.error}",
             blocks="" if first is None else _BLOCKS[policy],
         )
+
+    def _shown_rows(self) -> Iterable[Any]:
+        return self.list()
 
 
 def _require(tx: Reader, id: bytes) -> OutboxRow:

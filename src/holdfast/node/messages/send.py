@@ -40,6 +40,7 @@ from holdfast.rules.fingerprint import (
 from holdfast.rules.idempotency import id_of_key
 from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import MESSAGE_BYTES_MAX
+from holdfast.rules.member_names import meant_key, whole_key
 from holdfast.rules.message import MESSAGE, MESSAGE_VERSION, request_of
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.reconcile import Outcome
@@ -256,14 +257,15 @@ def resolve(tx: Reader, mesh: str, kind: str, ref: str) -> str:
     require_shared(tx, mesh)
     if kind != "dm" or _is_key(ref):
         return ref
-    found = [row.key.hex() for row in tx.known_members_list(mesh) if row.name == ref]
-    if len(found) != 1:
-        problem = "several members are" if found else "no member is known to be"
+    if (key := whole_key(ref)) is not None:
+        return key.hex()
+    found = meant_key(ref, ((row.name, row.key) for row in tx.known_members_list(mesh)))
+    if found is None:
         raise UnknownDestination(
-            f"{problem} called {ref!r} in the mesh {mesh!r}",
-            hint="give the key of the member: 64 hex digits; see: holdfast mesh members",
+            f"no member is known to be called {ref!r} in the mesh {mesh!r}",
+            hint=f"give its name, or its key as on its card; see: holdfast mesh members {mesh}",
         )
-    return found[0]
+    return found.hex()
 
 
 def require_shared(tx: Reader, mesh: str) -> None:

@@ -110,8 +110,12 @@ class QuorumApi(Protocol):
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
         """Makes a member of the mesh a voter: it learns everything first, then it votes."""
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
-        """Takes the vote from a node."""
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None = None, last: bool = False
+    ) -> OrderStatus:
+        """Takes the vote from a node. Conflict for the only voter, unless it is this node and
+        `last`: then nobody decides any more, and this node can delete its mesh.
+        """
 
     async def transfer(
         self, mesh: str, to: str | None, *, timeout_ms: int | None = None
@@ -122,6 +126,11 @@ class QuorumApi(Protocol):
 
     async def step_down(self, mesh: str) -> OrderStatus:
         """The coordinator stops at once; another one is elected."""
+
+    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+        """Lets go of what a peer has shown of another order of the mesh, when it is gone for good.
+        OrderContested if this group is stopped by such claims: then `recover` decides.
+        """
 
     async def pause(self, mesh: str) -> None:
         """Writes that wait are not replayed until `resume`."""

@@ -17,6 +17,7 @@ from holdfast.node.quorum.ports import OrderStatus
 from holdfast.rules.bodies import encode_value
 from holdfast.rules.errors import BadInput
 from holdfast.rules.ids import id_text
+from holdfast.rules.quorum.commit_record import decode_record, encode_record
 from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.rules.quorum.entities import read_fields
 from holdfast.rules.quorum.fence import parse_order
@@ -25,6 +26,7 @@ from holdfast.rules.quorum.state_rows import WaitingConflict
 from holdfast.rules.quorum.view import Clash, EntityRevision, EntityRow, LeaseRow
 from holdfast.rules.quorum.write_queue import QueuedWrite, WriteCounts
 from holdfast.rules.reconcile import Outcome
+from holdfast.rules.structs import copy_to
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +71,11 @@ class QuorumMove(_Asked, frozen=True, kw_only=True):
 class QuorumTransfer(_Asked, frozen=True, kw_only=True):
     to: str | None = None
     timeout_ms: int | None = None
+
+
+class QuorumForgetClaim(_Asked, frozen=True, kw_only=True):
+    peer: str
+    """Who has shown another order of the mesh, and is gone."""
 
 
 class QuorumRecover(_Asked, frozen=True, kw_only=True):
@@ -278,11 +285,30 @@ class PastRevisionDocument(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class StoredRevision(PastRevisionDocument, frozen=True, kw_only=True):
+    """A revision with the whole record of its commit."""
+
+    offset: int
+    """Where its envelope is, or was, in this node's log."""
+    record: bytes
+    """The commit record, as base64."""
+
+    @classmethod
+    def whole_of(cls, past: PastRevision) -> StoredRevision:
+        record = encode_record(past.commit)
+        return copy_to(cls, PastRevisionDocument.of(past), offset=past.offset, record=record)
+
+    @property
+    def past(self) -> PastRevision:
+        commit = decode_record(self.record)
+        return PastRevision(self.revision, self.deleted, self.whole, self.offset, commit)
+
+
 class EntityHistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     mesh: str
     type: str
     id: str
-    revisions: Sequence[PastRevisionDocument]
+    revisions: Sequence[StoredRevision]
     next: int | None
     read: DegradedRead
 

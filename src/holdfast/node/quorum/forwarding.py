@@ -53,8 +53,7 @@ from holdfast.rules.limits import (
     REQUEST_MS_MAX,
     SECOND_MS,
 )
-from holdfast.rules.quorum.commit_record import decode_stored_record
-from holdfast.rules.quorum.known_intents import intent_of
+from holdfast.rules.quorum.commit_record import decode_stored_record, intent_of
 from holdfast.storage.ports import Reader
 from holdfast.transport.remote_errors import error_by_code
 

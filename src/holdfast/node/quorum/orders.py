@@ -9,13 +9,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from holdfast.node.core.committed_intake import claims_of, forget_claims
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.groups import EmbeddedGroups
 from holdfast.node.quorum.embedded.operators import EmbeddedOperators
+from holdfast.node.quorum.embedded.order import EmbeddedOrder
 from holdfast.node.quorum.etcd.operators import EtcdOperators
 from holdfast.node.quorum.etcd.order_fold import Write
 from holdfast.node.quorum.etcd.orders import EtcdOrders
@@ -23,8 +26,10 @@ from holdfast.node.quorum.fold_watch import FoldWatch
 from holdfast.node.quorum.forwarding import ForwardedOrder, RequestBus
 from holdfast.node.quorum.moving import EngineMoves
 from holdfast.node.quorum.ports import MeshOrder, OrderStatus
-from holdfast.rules.errors import BadInput, Conflict, NoVoters
+from holdfast.rules.errors import BadInput, Conflict, NoVoters, OrderContested, UnknownPeer
 from holdfast.rules.quorum.state_rows import QuorumRow
+
+log = logging.getLogger("holdfast.quorum")
 
 ETCD_SCHEME: Final = "etcd:"
 
@@ -33,7 +38,9 @@ class EngineOperators(Protocol):
     """What operators do with the order of a mesh once it has begun, on either engine."""
 
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None: ...
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None: ...
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None = None, last: bool = False
+    ) -> None: ...
     async def transfer(
         self, mesh: str, to: str | None, *, timeout_ms: int | None = None
     ) -> None: ...
@@ -59,6 +66,7 @@ class NodeOrders:
         them.
         """
         self._engine, self._groups, self._embedded = engine, groups, operators
+        self._write = write
         self._etcd, self._etcd_operators = etcd, EtcdOperators(etcd, engine)
         self._bus, self._voters = bus, voters
         self._watch = FoldWatch(engine)
@@ -149,9 +157,11 @@ class NodeOrders:
         await self._operators(mesh).add(mesh, peer, timeout_ms=timeout_ms)
         return self.order(mesh).status()
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None) -> OrderStatus:
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None, last: bool
+    ) -> OrderStatus:
         status = self.order(mesh).status
-        await self._operators(mesh).remove(mesh, peer, timeout_ms=timeout_ms)
+        await self._operators(mesh).remove(mesh, peer, timeout_ms=timeout_ms, last=last)
         return status()
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None) -> OrderStatus:
@@ -161,6 +171,24 @@ class NodeOrders:
     async def step_down(self, mesh: str) -> OrderStatus:
         await self._operators(mesh).step_down(mesh)
         return self.order(mesh).status()
+
+    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+        order = self.order(mesh)
+        known = self._engine.read("quorum.trouble", lambda tx: claims_of(tx, mesh))
+        if all(one.source != peer for one in known):
+            raise UnknownPeer(
+                f"{peer!r} has shown no other order of {mesh!r}",
+                hint=f"see who has: holdfast quorum status {mesh}",
+            )
+        if isinstance(order, EmbeddedOrder) and order.is_contested:
+            raise OrderContested(
+                f"{mesh!r} is stopped by that claim: to forget it would be to decide, on this node "
+                "alone, which order counts"
+            )
+        await self._write("quorum.claim", lambda tx: forget_claims(tx, mesh, peer))
+        self._groups.compared(mesh)
+        log.warning("an operator has let the claim of %s to the order of %s go", peer, mesh)
+        return order.status()
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
         order = self.order(mesh)

@@ -103,8 +103,10 @@ class RemoteQuorum:
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
         return await self._member("POST", mesh, peer, timeout_ms)
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
-        return await self._member("DELETE", mesh, peer, timeout_ms)
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None = None, last: bool = False
+    ) -> OrderStatus:
+        return await self._member("DELETE", mesh, peer, timeout_ms, last=last)
 
     async def transfer(
         self, mesh: str, to: str | None, *, timeout_ms: int | None = None
@@ -115,6 +117,10 @@ class RemoteQuorum:
 
     async def step_down(self, mesh: str) -> OrderStatus:
         return await self._post(mesh, "step-down", None, OrderStatus)
+
+    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+        asked = documents.QuorumForgetClaim(peer=peer)
+        return await self._post(mesh, "forget-claim", asked, OrderStatus)
 
     async def pause(self, mesh: str) -> None:
         await self._post(mesh, "pause", None, documents.ReplayPause)
@@ -129,11 +135,12 @@ class RemoteQuorum:
     # --- how it asks ---------------------------------------------------------------------------
 
     async def _member(
-        self, method: str, mesh: str, peer: str, timeout_ms: int | None
+        self, method: str, mesh: str, peer: str, timeout_ms: int | None, *, last: bool = False
     ) -> OrderStatus:
         wait_ms = QUORUM_CHANGE_MS if timeout_ms is None else timeout_ms
-        query = "" if timeout_ms is None else f"?timeout_ms={timeout_ms}"
-        path = f"{_path(mesh)}/members/{quote(peer, safe='')}{query}"
+        said = [] if timeout_ms is None else [f"timeout_ms={timeout_ms}"]
+        query = "&".join([*said, "last=true"] if last else said)
+        path = f"{_path(mesh)}/members/{quote(peer, safe='')}{query and f'?{query}'}"
         return await self._call(method, path, None, OrderStatus, wait_ms)
 
     async def _post(

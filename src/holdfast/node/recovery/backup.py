@@ -232,13 +232,17 @@ def _copy_blobs(
 
 
 def _note(node: Node, report: BackupReport, now_ms: int) -> None:
-    cursor = {"path": str(report.target), "bytes": report.bytes, "head": report.head}
-    row = JobRow(name=JOB, cursor=cursor, updated_at=now_ms)
+    row = _made(report.target, report.bytes, report.head, now_ms)
     try:
         node._engine.write("backup", lambda tx: tx.job_put(row))
     except HoldfastError as error:
         # The backup is made; only the note about it is not.
         log.warning("the backup in %s could not be noted: %s", report.target, error.message)
+
+
+def _made(place: Path, size: int, head: int, at_ms: int) -> JobRow:
+    cursor = {"path": str(place), "bytes": size, "head": head}
+    return JobRow(name=JOB, cursor=cursor, updated_at=at_ms)
 
 
 # --- restoring one -----------------------------------------------------------------------------
@@ -262,7 +266,10 @@ def restore(
         epoch, clocks = _known_past(paths)
         with drafting(paths.root) as draft:
             _copy_in(source / DATABASE, manifest, draft)
-            mark = count_on(draft.path, max(epoch, manifest.epoch) + 1, clocks)
+            made = _made(
+                source.absolute(), manifest.total_bytes, manifest.head, manifest.created_at
+            )
+            mark = count_on(draft.path, max(epoch, manifest.epoch) + 1, clocks, made)
             still_alone()
             aside = _take_place(paths, source, draft)
         durable_replace(paths.mark, msgspec.json.encode(mark))
@@ -352,11 +359,17 @@ def _copy_in(database: Path, manifest: BackupManifest, draft: Draft) -> None:
         raise StoreCorrupt(f"{database} changed while it was restored")
 
 
-def count_on(database: Path, epoch: int, clocks: dict[str, int]) -> LogMark:
-    """Sets the epoch of a restored log, and its clocks beyond every stamp that they gave."""
+def count_on(
+    database: Path, epoch: int, clocks: dict[str, int], made: JobRow | None = None
+) -> LogMark:
+    """Sets the epoch of a restored log, and its clocks beyond every stamp that they gave. `made`
+    says which backup it comes from: the copy is older than the note about itself.
+    """
 
     def work(tx: Transaction) -> LogMark:
         tx.set_epoch(epoch)
+        if made is not None:
+            tx.job_put(made)
         for mesh in tx.mesh_list():
             latest = max(mesh.lamport, clocks.get(mesh.slug, 0))
             skip = limits.RESTORE_LAMPORT_SKIP

@@ -71,13 +71,16 @@ def _troubles(reader: Reader, mesh: str) -> Iterator[Check]:
             "commits",
             f"{mesh}: {first.kind} at commit {first.number}, as {first.source} has it: "
             f"{first.detail}{more}",
-            _hint(first),
+            _hint(first, mesh),
         )
 
 
-def _hint(trouble: CommitTrouble) -> str:
+def _hint(trouble: CommitTrouble, mesh: str) -> str:
     if trouble.by_voter:
-        return OrderContested.default_hint
+        return (
+            f"{OrderContested.default_hint}; if {trouble.source} is gone and this group goes on: "
+            f"holdfast quorum forget-claim {trouble.source} --mesh {mesh}"
+        )
     return CommitForked.default_hint if trouble.kind == "commit_forked" else _DIVERGED
 
 

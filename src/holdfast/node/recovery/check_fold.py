@@ -85,13 +85,18 @@ def compare_all(reader: Reader, peer: str) -> Compared:
     """Compares every row of every family with the fold of the whole log, which must begin at 1."""
     head = reader.log_bounds()[1]
     parts = head // limits.DOCTOR_REPLAY_ROWS + 1
+    meshes = {row.slug for row in reader.mesh_list()}
     count, found = 0, []
     for part in range(parts):
 
         def ours(entity: str, part: int = part) -> bool:
             return crc32(entity.encode()) % parts == part
 
-        entries = (entry for entry in log_entries(reader, 1, head + 1) if ours(entry.entity))
+        entries = (
+            entry
+            for entry in log_entries(reader, 1, head + 1)
+            if entry.mesh in meshes and ours(entry.entity)
+        )
         with replay(entries, reader.mesh_list(), peer).read() as folded:
             compared = _compare(reader, folded, ours)
         count += compared.number
@@ -198,7 +203,8 @@ def _compare(reader: Reader, folded: Reader, ours: Callable[[str], bool]) -> Com
                 count += 1
                 found += _task_differs(reader, folded, task)
         for task in task_rows(folded, mesh.slug):
-            if reader.task_get(mesh.slug, task.task) is None:
+            gone = reader.task_get(mesh.slug, task.task) is None
+            if gone and not reader.task_forgotten(mesh.slug, task.task):
                 found.append(f"task {task.task} in {mesh.slug!r} is missing")
     return Compared(count, found)
 

@@ -48,6 +48,7 @@ from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.home_copy import HomePlace
+from holdfast.rules.outbox import PARK, Policies
 from holdfast.service.clock import SystemClock
 from holdfast.storage.files import home as homes
 from holdfast.storage.files import presence as presences
@@ -83,24 +84,41 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
 
 
-def diagnose(home: Path, *, full: bool = False) -> Report:
-    """Checks a home. `full` also reads every blob and folds the whole log again."""
+def diagnose(
+    home: Path,
+    *,
+    full: bool = False,
+    policies: Policies = PARK,
+    on_check: Callable[[str, int, int], None] = lambda name, number, count: None,
+) -> Report:
+    """Checks a home. `full` also reads every blob and folds the whole log again. `policies` are
+    those of the outbox, as the settings say. `on_check` is told of each check before it begins: its
+    name, its number, and how many there are.
+    """
     paths = HomePaths(home)
-    checks = [*_guarded("python", _python), *_guarded("sqlite", _sqlite)]
-    checks += _guarded("vectors", _vectors)
-    metrics: dict[str, Any] = {}
+    looks: dict[str, Callable[[], Checks]] = {
+        "python": _python,
+        "sqlite": _sqlite,
+        "vectors": _vectors,
+    }
+    if home.is_dir():
+        looks |= {
+            "home": partial(_folder, paths, full),
+            "identity": partial(_identity, paths),
+            "place": partial(_place, paths),
+            "disk": partial(_disk, paths),
+            "processes": partial(_processes, paths),
+            "kept": partial(_kept, paths),
+            "database": partial(_database, paths, full, policies),
+            "quorum": partial(check_quorum, paths),
+        }
+    checks: list[Check] = []
+    for number, (name, look) in enumerate(looks.items(), 1):
+        on_check(name, number, len(looks))
+        checks += _guarded(name, look)
     if not home.is_dir():
         checks.append(fail("home", f"there is no folder {home}", "holdfast init --peer NAME"))
-    else:
-        checks += _guarded("home", partial(_folder, paths, full))
-        checks += _guarded("identity", partial(_identity, paths))
-        checks += _guarded("place", partial(_place, paths))
-        checks += _guarded("disk", partial(_disk, paths))
-        checks += _guarded("processes", partial(_processes, paths))
-        checks += _guarded("kept", partial(_kept, paths))
-        checks += _guarded("database", partial(_database, paths, full))
-        checks += _guarded("quorum", partial(check_quorum, paths))
-        metrics = summarise(paths.metrics)
+    metrics = summarise(paths.metrics) if home.is_dir() else {}
     return Report(home=home, checks=tuple(checks), metrics=metrics)
 
 
@@ -222,7 +240,7 @@ def _kept(paths: HomePaths) -> Checks:
 # --- the database --------------------------------------------------------------------------------
 
 
-def _database(paths: HomePaths, full: bool) -> Checks:
+def _database(paths: HomePaths, full: bool, policies: Policies) -> Checks:
     if not paths.database.exists():
         yield fail("database", f"{paths.database} is missing", "restore a backup: holdfast restore")
         return
@@ -257,7 +275,7 @@ def _database(paths: HomePaths, full: bool) -> Checks:
         yield from _guarded("clock", partial(check_wall_clock, reader, now_ms))
         yield from _guarded("trust", partial(check_trust, reader, now_ms))
         yield from _guarded("links", partial(check_links, reader, paths, now_ms))
-        yield from _guarded("sync", partial(check_sync, reader, now_ms))
+        yield from _guarded("sync", partial(check_sync, reader, now_ms, policies))
         yield from _guarded("bus", partial(check_bus, reader, now_ms))
         yield from _guarded("streams", partial(check_streams, reader, peer, full=full))
         yield from _guarded("commits", partial(check_commits, reader, peer, full=full))

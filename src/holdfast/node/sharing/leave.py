@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.sharing import join, publish
+from holdfast.node.sharing import copy_mesh, join, publish
 from holdfast.node.sharing.publish import OWNER
 from holdfast.node.sharing.rejoin import note_left
 from holdfast.node.snapshots import jobs
@@ -71,7 +71,7 @@ def make_personal(engine: NodeEngine, mesh: str) -> Left:
             )
         )
         tx.known_members_put(mesh, [])
-        for module in (publish, join, jobs):
+        for module in (publish, join, jobs, copy_mesh):
             for job in module.jobs_of(mesh):
                 tx.job_drop(job)
 

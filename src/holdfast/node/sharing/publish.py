@@ -27,13 +27,14 @@ import msgspec
 
 from holdfast.node.broker_client.client import BrokerClient
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.sharing.copy_mesh import check_copy, copy_mesh, end_copy
 from holdfast.node.snapshots.jobs import Progress, no_progress
 from holdfast.node.snapshots.mesh_export import entries, has_forgotten, is_exported
 from holdfast.node.snapshots.upload import upload_snapshot
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import AlreadyExists, Conflict, NotShared, StoreBusy
 from holdfast.rules.invites import check_broker_url
-from holdfast.rules.limits import BACKFILL_ROWS_MAX, MESH_SLUG_CHARS_MAX
+from holdfast.rules.limits import BACKFILL_ROWS_MAX, INVITE_FIRST_HOURS
 from holdfast.rules.outbox import OutboxState, lane_of, outbox_row
 from holdfast.rules.rows import JobRow, MeshRow
 from holdfast.storage.ports import Reader, Transaction
@@ -93,16 +94,23 @@ class Publishing:
         token: str | None = None,
         progress: Progress = no_progress,
         wait: Callable[[], int] | None = None,
+        invite_hours: int = INVITE_FIRST_HOURS,
+        of: str = "",
     ) -> None:
         """`token` is what a broker may ask for before it takes new meshes. `wait` sends what the
         outbox holds, or waits for the daemon to do it, and returns how many changes are left.
+        `invite_hours`: how long the first invite is good for. `of`: the mesh is to be a copy of
+        this one.
         """
         self._engine, self._calls, self._mesh = engine, calls, mesh
         self._name, self._token, self._progress = name, token, progress
+        self._invite_hours, self._of = invite_hours, of
         self._wait = wait or (lambda: waiting_in(engine, mesh))
         check_broker_url(calls.url)
 
     def run(self) -> Published:
+        if self._of:
+            self._copy()
         row = self._engine.require_mesh(self._mesh)
         job = self._engine.read("mesh.publish", partial(_job_of, mesh=self._mesh))
         before = job
@@ -121,9 +129,23 @@ class Publishing:
         if job.phase == "wait":
             left = self._wait()
             job = self._note(job, _on(job, phase="invite"))
-        invite = self._calls.invite(self._mesh)
+        invite = self._calls.invite(self._mesh, hours=self._invite_hours)
         self._engine.write("mesh.publish", partial(self._finish, job))
         return _published(self._mesh, job, left, invite.text, resumed=before is not None)
+
+    def _copy(self) -> None:
+        """Makes the copy that is to be published, once its name is ours at the broker."""
+        mesh, of = self._mesh, self._of
+        here = self._engine.read("mesh.publish", lambda tx: tx.mesh_get(mesh))
+        if here is not None and here.kind == OWNER and here.broker_url == self._calls.url:
+            return  # an earlier run has come so far
+        self._engine.read("mesh.publish", lambda tx: check_copy(tx, of, mesh))
+        self._calls.hello()
+        try:
+            self._calls.register(mesh, self._name or mesh, self._token)
+        except AlreadyExists as error:
+            raise self._taken(error) from None
+        copy_mesh(self._engine, of, mesh, self._progress)
 
     # --- the phases --------------------------------------------------------------------------
 
@@ -132,11 +154,26 @@ class Publishing:
             there = self._calls.register(self._mesh, self._name or row.name, self._token)
         except AlreadyExists as error:
             self._engine.write("mesh.publish", partial(self._finish, job))
-            raise AlreadyExists(
-                error.message, hint=_other_name(self._mesh, self._calls.us)
-            ) from None
+            raise self._taken(error) from None
         return self._note(
             job, _on(job, phase="transition", server_id=there.server_id, epoch=there.epoch)
+        )
+
+    def _taken(self, error: AlreadyExists) -> AlreadyExists:
+        """The name is taken there: what to type to publish a copy under one that is free."""
+        ours = {row.slug for row in self._engine.read("mesh.list", lambda tx: tx.mesh_list())}
+        names = [name for name in error.free if name not in ours]
+        # A broker of an earlier version offers none.
+        name = names[0] if names else "NAME"
+        which = f"{name} is free there" if names else "choose a NAME"
+        place = f"--broker {self._calls.url}"
+        if not self._calls.url.startswith("http:"):
+            place = f"{place} --card {self._calls.card}"
+        return AlreadyExists(
+            error.message,
+            free=tuple(names),
+            hint=f"publish a copy, {which}: "
+            f"holdfast mesh publish {self._of or self._mesh} --as {name} {place}",
         )
 
     def _transition(self, job: _Job, tx: Transaction) -> _Job:
@@ -245,6 +282,8 @@ class Publishing:
     def _finish(self, job: _Job, tx: Transaction) -> None:
         self._require(tx, job)
         tx.job_drop(_name_of(self._mesh))
+        if job.phase == "invite":
+            end_copy(tx, self._mesh)
 
     def _is_other(self, job: _Job) -> bool:
         """True if the job was begun with another broker, which may change until the mesh is
@@ -350,18 +389,4 @@ def _published(mesh: str, job: _Job, waiting: int, invite: str, *, resumed: bool
         waiting=waiting,
         invite=invite,
         resumed=resumed,
-    )
-
-
-def _other_name(mesh: str, us: str) -> str:
-    """A hint for a name that is taken at the broker. Every envelope bears the mesh's name, so it
-    cannot just have another one there.
-    """
-    ending = "".join(
-        char for char in us.lower() if char.isascii() and (char.isalnum() or char in "._-")
-    )
-    name = f"{mesh[: MESH_SLUG_CHARS_MAX - 1 - len(ending[:16])]}-{ending[:16] or 'mine'}"
-    return (
-        f"copy it under another name, then publish that: holdfast export --mesh {mesh} FILE; "
-        f"holdfast import --map {mesh}={name} FILE"
     )

@@ -23,13 +23,15 @@ from holdfast.rules.limits import CHUNK_ROWS, INTAKE_BATCH_BYTES, LAMPORT_MAX
 from holdfast.rules.message import MESSAGE
 from holdfast.rules.outbox import OutboxState, lane_of
 from holdfast.rules.rebuild import rebuild_envelope, rebuild_event, rebuild_turn
-from holdfast.rules.rows import Entry, VersionedRow
+from holdfast.rules.rows import Entry, StateRow, VersionedRow
 from holdfast.storage.ports import Reader
 
 Place = list[Any]
 """The number of the stage, and how far it has got."""
 
 START: Final[Place] = [0, 0]
+TABLES: Final[Place] = [1, ""]
+"""Where the tables begin: what the log still holds is left out."""
 
 GIVEN_UP: Final = "left_mesh"
 """The code of rows that still waited when this node left the mesh: another broker may get them."""
@@ -38,9 +40,24 @@ GIVEN_UP: Final = "left_mesh"
 class MeshExport:
     """The export of one mesh, up to one offset of the log, from one consistent state."""
 
-    def __init__(self, tx: Reader, mesh: str, upto: int) -> None:
+    def __init__(
+        self,
+        tx: Reader,
+        mesh: str,
+        upto: int,
+        *,
+        rows: int | None = None,
+        hides: Callable[[StateRow], bool] = lambda row: False,
+    ) -> None:
+        """`rows`: how many of a table one piece looks at. `hides` says of a value whether it may
+        stand in the place of one that is asked for; then `hidden` says so too.
+        """
         self._tx, self._mesh, self._upto = tx, mesh, upto
+        self._rows = CHUNK_ROWS if rows is None else rows
         self._first = tx.log_bounds()[0]
+        self._hides = hides
+        self.hidden = ""
+        """A key whose value hides another."""
 
     def piece(self, place: Place) -> tuple[list[bytes], Place | None]:
         """Some envelopes, often none, and the place of the next piece; None at the end."""
@@ -64,19 +81,20 @@ class MeshExport:
     # --- what the log has forgotten --------------------------------------------------------------
 
     def _state(self, after: str) -> tuple[list[bytes], str | None]:
-        rows = self._tx.state_scan(self._mesh, "", after, CHUNK_ROWS)
+        rows = self._tx.state_scan(self._mesh, "", after, self._rows)
+        self.hidden = next((row.key for row in rows if self._hides(row)), self.hidden)
         return self._rebuilt(rows), rows[-1].key if rows else None
 
     def _memory(self, after: list[str]) -> tuple[list[bytes], list[str] | None]:
-        rows = self._tx.memory_scan(self._mesh, None, (after[0], after[1]), CHUNK_ROWS)
+        rows = self._tx.memory_scan(self._mesh, None, (after[0], after[1]), self._rows)
         return self._rebuilt(rows), [rows[-1].owner, rows[-1].key] if rows else None
 
     def _files(self, after: list[str]) -> tuple[list[bytes], list[str] | None]:
-        rows = self._tx.file_scan(self._mesh, None, (after[0], after[1]), CHUNK_ROWS)
+        rows = self._tx.file_scan(self._mesh, None, (after[0], after[1]), self._rows)
         return self._rebuilt(rows), [rows[-1].owner, rows[-1].path] if rows else None
 
     def _vectors(self, after: int) -> tuple[list[bytes], int | None]:
-        rows = self._tx.vector_scan(self._mesh, None, after, CHUNK_ROWS, live_only=False)
+        rows = self._tx.vector_scan(self._mesh, None, after, self._rows, live_only=False)
         models = {model.id: model for model in self._tx.model_list()} if rows else {}
         rebuilt = [
             rebuild_envelope(row, self._fingerprint(row.id), models.get(row.model))
@@ -86,7 +104,7 @@ class MeshExport:
         return rebuilt, rows[-1][0] if rows else None
 
     def _tasks(self, after: str) -> tuple[list[bytes], str | None]:
-        tasks = self._tx.task_scan(self._mesh, None, after, CHUNK_ROWS, known_only=False)
+        tasks = self._tx.task_scan(self._mesh, None, after, self._rows, known_only=False)
         rebuilt = [
             rebuild_turn(event, self._fingerprint(event.version.id))
             for task in tasks
@@ -98,7 +116,7 @@ class MeshExport:
     def _audit(self, after: list[str]) -> tuple[list[bytes], list[str] | None]:
         stream, origin, epoch, seq = after
         place = (stream, origin, int(epoch), int(seq))
-        rows = self._tx.audit_scan(self._mesh, None, None, place, CHUNK_ROWS)
+        rows = self._tx.audit_scan(self._mesh, None, None, place, self._rows)
         gone = [rebuild_event(row) for row in rows if self._is_gone(row.offset, row.id)]
         if not rows:
             return gone, None
@@ -176,7 +194,7 @@ def has_forgotten(tx: Reader, mesh: str) -> bool:
 
 def tables_of(tx: Reader, mesh: str) -> Iterator[bytes]:
     """What tables of the mesh still show and the log lacks, rebuilt."""
-    place: Place | None = [1, _BEGINNINGS[1]]
+    place: Place | None = TABLES
     export = MeshExport(tx, mesh, 0)
     while place is not None and tx.log_bounds()[0] > 1:
         raws, place = export.piece(place)

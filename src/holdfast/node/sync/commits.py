@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.node.broker_client.client import BrokerClient
-from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.node.core.following.committed_source import follow_order
 from holdfast.node.core.following.committed_state import give_state
 from holdfast.protocol.broker_http import CommitsStanding

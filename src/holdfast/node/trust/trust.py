@@ -6,7 +6,7 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hmac import compare_digest
 
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.keys import is_good, parse_card, public_key, text_of
 from holdfast.rules.limits import KEYS_OF_ZONE_MAX
+from holdfast.rules.names import meant_peer
 from holdfast.rules.rows import ZoneKey, ZoneRow
 from holdfast.service.caller import ALL_MESHES, Caller, granted
 from holdfast.storage.ports import Reader, Transaction
@@ -70,6 +71,18 @@ class Trust(OwnKey, Tokens):
 
     def revoke(self, name: str, *, reads: Iterable[str] = (), key: str | None = None) -> ZoneRow:
         """Takes back meshes, or a key (by its card, or by the text of the key on it)."""
+        less = self._less(name, reads, key)
+        return self._engine.write("peer.revoke", lambda tx: tx.zone_put(less(tx)))
+
+    def foresee_revoke(
+        self, name: str, *, reads: Iterable[str] = (), key: str | None = None
+    ) -> ZoneRow:
+        """What `revoke` would leave of a zone; nothing changes."""
+        return self._engine.read("peer.revoke", self._less(name, reads, key))
+
+    def _less(
+        self, name: str, reads: Iterable[str], key: str | None
+    ) -> Callable[[Reader], ZoneRow]:
         gone = set(reads)
         if not gone and key is None:
             raise BadInput(
@@ -77,7 +90,7 @@ class Trust(OwnKey, Tokens):
             )
         lost = None if key is None else key.strip().rpartition(":")[2]
 
-        def work(tx: Transaction) -> ZoneRow:
+        def work(tx: Reader) -> ZoneRow:
             row = _require(tx, name)
             kept = tuple(known for known in row.keys if text_of(known.key) != lost)
             if lost is not None and len(kept) == len(row.keys):
@@ -90,9 +103,9 @@ class Trust(OwnKey, Tokens):
                     )
                 raise BadInput(f"zone {name!r} may not read {', '.join(missing)} anyway")
             meshes = tuple(mesh for mesh in row.reads if mesh not in gone)
-            return tx.zone_put(msgspec.structs.replace(row, keys=kept, reads=meshes))
+            return msgspec.structs.replace(row, keys=kept, reads=meshes)
 
-        return self._engine.write("peer.revoke", work)
+        return work
 
     def block(self, name: str) -> ZoneRow:
         """This node no longer speaks with the zone. Its keys stay known, for the day it is trusted
@@ -135,7 +148,7 @@ def check_zone_key(row: ZoneRow | None, name: str, key: bytes, now_ms: int) -> N
 
 
 def _require(tx: Reader, name: str) -> ZoneRow:
-    row = tx.zone_get(name)
+    row = tx.zone_get(meant_peer(name))
     if row is None:
         raise UnknownZone(f"there is no zone {name!r}")
     return row

@@ -9,95 +9,133 @@ is dropped, thirty days after the last search.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.node.core import operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.rules.bodies import decode_value
 from holdfast.rules.errors import BadVector, UnknownModel
+from holdfast.rules.ids import id_text, parse_id
 from holdfast.rules.limits import CHUNK_ROWS, DAY_MS, VECTOR_MODEL_UNREAD_DAYS
 from holdfast.rules.order import is_newer
 from holdfast.rules.rows import VectorRow
-from holdfast.rules.vectors import Model
+from holdfast.rules.vectors import Model, pack
 from holdfast.storage.ports import Reader, Transaction
 
 Embed = Callable[[list[str]], Sequence[Any]]
 Progress = Callable[[int, int], None]
 
 
-def reembed(
-    engine: NodeEngine,
-    mesh: str,
-    old: Model,
-    new: Model,
-    embed: Embed,
-    progress: Progress | None = None,
-) -> int:
-    """Moves this node's own vectors; returns how many. Other peers move theirs."""
-    if old == new:
-        raise BadVector("the old and the new model are the same")
-    known = {row.id for row in engine.read("vector.models", lambda tx: tx.model_list())}
-    if old.fingerprint not in known:
-        raise UnknownModel(f"nothing is stored under {old.provider}:{old.name}")
-    now = engine.ctx.now_ms()
-    engine.write("vector.reembed", lambda tx: tx.model_mark(old.fingerprint, deprecated_at=now))
-    total = engine.read("vector.reembed", lambda tx: _count(tx, mesh, old, engine.ctx.peer))
-    moved = after = 0
+class ToEmbed(msgspec.Struct, frozen=True):
+    """A vector that is to move: its text is embedded again."""
+
+    key: str
+    id: str
+    """Of the write that stored it: what was written since stays."""
+    content: str
+
+
+class ToEmbedPage(msgspec.Struct, frozen=True):
+    """Vectors of this node that are live under the old model."""
+
+    rows: Sequence[ToEmbed]
+    next: int | None
+    """The `after` of the next page; None at the end."""
+
+
+class Moving(Protocol):
+    """Where vectors are moved, step by step: a home, or the daemon of one."""
+
+    def begin(self) -> int:
+        """Marks the old model as deprecated; how many vectors there are to move."""
+
+    def page(self, after: int) -> ToEmbedPage:
+        """The next of them."""
+
+    def move(self, rows: Sequence[ToEmbed], embeddings: Sequence[Any]) -> int:
+        """Stores them under the new model and deletes them under the old one; how many."""
+
+
+def reembed(steps: Moving, embed: Embed, progress: Progress | None = None) -> int:
+    """Moves a node's own vectors; returns how many. Other peers move theirs."""
+    total = steps.begin()
+    moved, after = 0, 0
     while True:
-        page = engine.read("vector.reembed", partial(_page, mesh=mesh, model=old, after=after))
-        if not page:
-            return moved
-        after = page[-1][0]
-        mine = [row for _, row in page if row.owner == engine.ctx.peer]
-        if mine:
-            moved += _move(engine, mesh, old, new, mine, embed([row.content for row in mine]))
-        if progress is not None:
+        page = steps.page(after)
+        if page.rows:
+            embeddings = embed([row.content for row in page.rows])
+            if len(embeddings) != len(page.rows):
+                raise BadVector(
+                    f"the model gave {len(embeddings)} vectors for {len(page.rows)} texts"
+                )
+            moved += steps.move(page.rows, embeddings)
+        if progress is not None and (page.rows or page.next is not None):
             progress(moved, total)
+        if page.next is None:
+            return moved
+        after = page.next
 
 
-def _page(tx: Reader, mesh: str, model: Model, after: int) -> list[tuple[int, VectorRow]]:
-    return tx.vector_scan(mesh, model.fingerprint, after, CHUNK_ROWS, live_only=True)
+class HomeMoving:
+    """Moves the vectors of a home that is open here."""
 
+    def __init__(self, engine: NodeEngine, mesh: str, old: Model, new: Model) -> None:
+        if old == new:
+            raise BadVector("the old and the new model are the same")
+        self._engine, self._mesh, self._old, self._new = engine, mesh, old, new
 
-def _count(tx: Reader, mesh: str, model: Model, peer: str) -> int:
-    count = after = 0
-    while page := _page(tx, mesh, model, after):
-        count += sum(row.owner == peer for _, row in page)
-        after = page[-1][0]
-    return count
+    def begin(self) -> int:
+        engine, old = self._engine, self._old
+        known = {row.id for row in engine.read("vector.models", lambda tx: tx.model_list())}
+        if old.fingerprint not in known:
+            raise UnknownModel(f"nothing is stored under {old.provider}:{old.name}")
+        now = engine.ctx.now_ms()
+        engine.write("vector.reembed", lambda tx: tx.model_mark(old.fingerprint, deprecated_at=now))
+        return engine.read("vector.reembed", self._count)
 
+    def page(self, after: int) -> ToEmbedPage:
+        rows = self._engine.read("vector.reembed", lambda tx: self._rows(tx, after))
+        own = self._engine.ctx.peer
+        mine = [
+            ToEmbed(row.key, id_text(row.id), row.content) for _, row in rows if row.owner == own
+        ]
+        return ToEmbedPage(mine, rows[-1][0] if rows else None)
 
-def _move(
-    engine: NodeEngine,
-    mesh: str,
-    old: Model,
-    new: Model,
-    rows: list[VectorRow],
-    embeddings: Sequence[Any],
-) -> int:
-    if len(embeddings) != len(rows):
-        raise BadVector(f"the model gave {len(embeddings)} vectors for {len(rows)} texts")
-    changes = []
-    for row, embedding in zip(rows, embeddings, strict=True):
-        store = operations.vector_store(
-            engine.ctx, mesh, row.key, embedding, new, row.content, decode_value(row.metadata)
-        )
-        changes.append((row, store, operations.vector_delete(engine.ctx, mesh, row.key, old)))
+    def move(self, rows: Sequence[ToEmbed], embeddings: Sequence[Any]) -> int:
+        ctx, mesh, old, new = self._engine.ctx, self._mesh, self._old, self._new
+        packed = [pack(embedding, new.dim, new.quantization) for embedding in embeddings]
+        for row in rows:
+            parse_id(row.id)
 
-    def work(tx: Transaction) -> int:
-        moved = 0
-        for row, store, delete in changes:
-            live = tx.vector_live(mesh, row.owner, row.key, old.fingerprint)
-            if live is not None and live.id == row.id:  # not replaced while the model was at work
-                newest = tx.vector_newest(mesh, row.owner, row.key, new.fingerprint)
-                if newest is None or is_newer(row.version, newest):
-                    store(tx)  # else the new model holds something younger already
-                delete(tx)
+        def work(tx: Transaction) -> int:
+            moved = 0
+            for row, embedding in zip(rows, packed, strict=True):
+                live = tx.vector_live(mesh, ctx.peer, row.key, old.fingerprint)
+                if live is None or id_text(live.id) != row.id:
+                    continue  # replaced while the model was at work
+                newest = tx.vector_newest(mesh, ctx.peer, row.key, new.fingerprint)
+                if newest is None or is_newer(live.version, newest):
+                    metadata = decode_value(live.metadata)
+                    operations.vector_store(
+                        *(ctx, mesh, row.key, embedding, new, live.content, metadata)
+                    )(tx)  # else the new model holds something younger already
+                operations.vector_delete(ctx, mesh, row.key, old)(tx)
                 moved += 1
-        return moved
+            return moved
 
-    return engine.write("vector.reembed", work)
+        return self._engine.write("vector.reembed", work)
+
+    def _rows(self, tx: Reader, after: int) -> list[tuple[int, VectorRow]]:
+        return tx.vector_scan(self._mesh, self._old.fingerprint, after, CHUNK_ROWS, live_only=True)
+
+    def _count(self, tx: Reader) -> int:
+        count = after = 0
+        while page := self._rows(tx, after):
+            count += sum(row.owner == self._engine.ctx.peer for _, row in page)
+            after = page[-1][0]
+        return count
 
 
 def note_read(engine: NodeEngine, model: Model) -> None:

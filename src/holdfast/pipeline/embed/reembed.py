@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.embed.rounds import Rounds
 from holdfast.pipeline.fold.current import current
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.lake.schema import arrow_schema, columns
 from holdfast.pipeline.sink.deliver import open_target
 from holdfast.pipeline.source import source as sources
@@ -89,6 +89,7 @@ def reembed(
     to: str,
     options: Mapping[str, str] | None = None,
     round_rows: int = REEMBED_ROUND_ROWS,
+    progress: Progress = no_progress,
 ) -> ReembedReport:
     """Embeds by the model `target` the texts that `source`, a model or its fingerprint, has
     embedded, and writes the vectors to the node at `to`, with these options of the sink.
@@ -110,6 +111,7 @@ def reembed(
         rounds = Rounds(lake, f"reembed {mesh} {old} {new} to {to}")
         wanted = min(_ROUNDS_MAX, -(-counts["pending"] // max(1, round_rows)))
         for number, count in rounds.run(wanted):
+            progress(f"embed {counts['pending']} texts: round", number + 1, count)
             share = F.pmod(F.xxhash64(*_KEY), F.lit(count)) == number
             pending = with_verdicts(vectors.where(share), old, new).where("state = 'pending'")
             write = f"reembed {old} {new}"
@@ -236,7 +238,9 @@ def _embedded(embed: Embed, target: Model, rows: pa.RecordBatch) -> pa.RecordBat
                 [id_time_ms(parse_id(id)) * SECOND_MS for id in ids], _ARROW.field("time").type
             ),
             *(rows.column(name) for name in (*_KEY, "content", "metadata")),
-            pa.array([pack(vector, target.dim) for vector in vectors], pa.binary()),
+            pa.array(
+                [pack(vector, target.dim, target.quantization) for vector in vectors], pa.binary()
+            ),
         ],
         schema=_ARROW,
     )

@@ -54,7 +54,13 @@ def _memory(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
     return (
         [_NULL if body is None else body.value for body in sets],
         [() if body is None else body.tags for body in sets],
+        [_first(body) for body in sets],
     )
+
+
+def _first(body: MemorySet | FileShare | None) -> int | None:
+    """When the first version was made, as the lake counts: in microseconds."""
+    return None if body is None or not body.created_at else body.created_at * 1000
 
 
 def _files(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
@@ -63,6 +69,7 @@ def _files(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
         ["" if body is None else body.sha256.hex() for body in shares],
         [0 if body is None else body.size for body in shares],
         [None if body is None else body.content for body in shares],
+        [_first(body) for body in shares],
     )
 
 
@@ -132,8 +139,8 @@ def _messages(bodies: _Bodies, envelopes: _Envelopes) -> _Columns:
 _Read = Callable[[_Bodies, _Envelopes], _Columns]
 _READERS: Final[dict[str, tuple[_Read, tuple[str, ...]]]] = {
     "state": (_state, ("value",)),
-    "memory": (_memory, ("value", "tags")),
-    "files": (_files, ("sha256", "size", "content")),
+    "memory": (_memory, ("value", "tags", "created_at")),
+    "files": (_files, ("sha256", "size", "content", "created_at")),
     "vectors": (_vectors, ("content", "metadata", "embedding")),
     "models": (_models, ("provider", "name", "version", "dim", "quantization")),
     "task_events": (_turns, ("generation", "title", "description")),

@@ -30,6 +30,7 @@ from holdfast.rules.bodies import VectorStore
 _FIX_ARRAY: Final = 0x90
 _NULL: Final = "null"
 _TEXTS: Final = pa.list_(pa.string())
+_TIME: Final = pa.timestamp("us", "UTC")
 _Columns = dict[str, pa.Array]
 
 
@@ -154,6 +155,7 @@ def _memory(bodies: _Bodies) -> _Columns:
     return {
         "value": bodies.json_at(rows, kept, value),
         **bodies.words_at(rows, kept, tags, Tags, [], **told),
+        "created_at": pa.nulls(len(bodies.rows), _TIME),  # what replaces another is read by itself
     }
 
 

@@ -163,7 +163,7 @@ def fold_lake(
 ) -> FoldReport:
     """Brings silver up to date with bronze; with `full` all of it is rebuilt."""
     began, workers = time.monotonic(), workers_of(spark, lake.proof)
-    lake = lake.fresh()
+    lake = _widened(lake.fresh())
     tables = {name: _Tables.of(lake, name) for name in FOLDED}
     progress("fold", 0, len(FOLDED))
     plans = _planned(workers, lake, tables, full=full)
@@ -183,6 +183,13 @@ def fold_lake(
     progress("fold", len(FOLDED), len(FOLDED))
     seconds = time.monotonic() - began
     return FoldReport(version=lake.bronze.version, tables=done, seconds=seconds)
+
+
+def _widened(lake: Lake) -> Lake:
+    """With all columns, also where an earlier version of Holdfast made the tables."""
+    tables = [table for name in FOLDED for table in (lake.silver(name), lake.increments(name))]
+    grown = [table for table in tables if table.widened() is not table]
+    return lake.fresh() if grown else lake
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):

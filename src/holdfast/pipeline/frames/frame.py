@@ -7,7 +7,7 @@ Nothing here starts Spark but `spark()`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,9 +59,15 @@ class LakeFrames:
         return f"LakeFrames({self.lake.root!r})"
 
 
-def read_lake(path: str | Path, **opening: Any) -> LakeFrames:
-    """The tables of the lake at a place; `opening` goes to `Lake.open`."""
-    return LakeFrames(Lake.open(path, **opening))
+def read_lake(
+    path: str | Path, *, create: bool = False, options: Mapping[str, str] | None = None
+) -> LakeFrames:
+    """The tables of the lake at a place, which is opened as by `Lake.open`.
+
+    >>> holdfast.lake("lake", create=True)
+    LakeFrames(...)
+    """
+    return LakeFrames(Lake.open(path, create=create, options=options))
 
 
 class LakeFrame:

@@ -94,6 +94,11 @@ def remember(lake: Lake, given: Iterable[LogSource]) -> list[LogSource]:
     return _write(lake, before, list(known.values()))
 
 
+def forgets(lake: Lake, log: str) -> bool:
+    """Whether the lake reads a log of this location or name, so that `forget` would end that."""
+    return any(log in (one.location, one.name, one.log) for one in remembered(lake))
+
+
 def forget(lake: Lake, log: str) -> bool:
     """Stops reading a log, given by location or name; False if the lake does not know it. What was
     read of it stays in the lake.

@@ -266,6 +266,9 @@ _ENTITY: Final = described(
     revision bigint: how often it was changed; a deletion counts too
     """
 )
+_FIRST: Final = described(
+    "created_at timestamp: when the first version was written; null if this one is the first"
+)
 _KEY: Final = described("key string: the key")
 _VALUE: Final = described(
     "value string: the value as JSON text, which is null if the key was deleted"
@@ -274,7 +277,7 @@ _VALUE: Final = described(
 SILVER: Final[dict[str, StructType]] = {
     "state": joined(_MESH, _KEY, _VALUE, _CHANGED),
     "memory": joined(
-        _MESH, _OWNER, _KEY, _VALUE, described("tags array<string>: its tags"), _CHANGED
+        _MESH, _OWNER, _KEY, _VALUE, described("tags array<string>: its tags"), _CHANGED, _FIRST
     ),
     "files": joined(
         _MESH,
@@ -288,6 +291,7 @@ SILVER: Final[dict[str, StructType]] = {
             """
         ),
         _CHANGED,
+        _FIRST,
     ),
     "vectors": joined(
         _MESH,
@@ -298,7 +302,7 @@ SILVER: Final[dict[str, StructType]] = {
             model string: the model that made the vector: `models.id`
             content string: the text that was embedded
             metadata string: what the writer stored beside it, as JSON text
-            embedding binary: the vector: 32-bit floats, lowest byte first
+            embedding binary: the vector: 32-bit floats, lowest byte first; or bytes, or bits
             """
         ),
         _CHANGED,

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.rules.errors import BadInput
 from holdfast.rules.limits import LINEAGE_MS_MAX
+from holdfast.rules.shown_address import shown_address
 from holdfast.storage.files.durable import disk_errors
 from holdfast.transport.http_client import Client
 
@@ -75,7 +76,8 @@ def lineage_to(target: str, environment: Mapping[str, str] = os.environ) -> Line
     if not target.startswith(("http://", "https://")):
         if "://" in target:
             raise BadInput(
-                f"lineage cannot go to {target!r}", hint="name a file, http://… or https://…"
+                f"lineage cannot go to {shown_address(target)}",
+                hint="name a file, http://… or https://…",
             )
         return Lineage(FileOutlet(Path(target)), namespace)
     found = urlsplit(target)

@@ -29,6 +29,7 @@ from holdfast.rules.errors import BadInput, BadToken, NotTrusted, Truncated, Unr
 from holdfast.rules.filters import Filter
 from holdfast.rules.invites import check_broker_url
 from holdfast.rules.names import check_mesh
+from holdfast.rules.shown_address import shown_address
 from holdfast.storage.files.home import IDENTITY_BYTES, HomePaths
 from holdfast.storage.sqlite.snapshot_copy import open_read_only
 
@@ -166,7 +167,8 @@ def _parts_of(location: str) -> tuple[str, str]:
     url, _, mesh = location.removeprefix(BROKER).rpartition("/")
     if not url or url.endswith("/"):
         raise BadInput(
-            f"{location!r} names no mesh of a broker", hint="write broker+https://host:port/MESH"
+            f"{shown_address(location)} names no mesh of a broker",
+            hint="write broker+https://host:port/MESH",
         )
     return check_broker_url(url), check_mesh(unquote(mesh))
 

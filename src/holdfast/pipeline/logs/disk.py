@@ -67,7 +67,12 @@ class DiskLog(OpenedLog):
             with reading(name, self.location, epoch, start, stop), self.looked_at() as reader:
                 place = self._place(reader)
                 check_range(place, epoch, start, stop)
-                if filter == EVERYTHING:
+                holes = _holes(reader, start, stop - 1)
+                if holes:
+                    batch, upto = _filtered(reader, place, start, stop, filter)
+                    if filter == EVERYTHING:
+                        _check_gaps(start, upto, batch, holes)
+                elif filter == EVERYTHING:
                     batch, light = _whole(reader, place, start, stop, light=light)
                     upto = start + batch.num_rows - 1
                 else:
@@ -96,7 +101,9 @@ class DiskLog(OpenedLog):
         name = self._options.get("name") or reader.peer_name()
         if not name:
             raise StoreCorrupt(f"the database in {self.location} does not say whose it is")
-        return LogBounds(name, reader.epoch(), *reader.log_bounds())
+        place = LogBounds(name, reader.epoch(), *reader.log_bounds())
+        self.dense = not _holes(reader, place.first, place.head)
+        return place
 
     @contextmanager
     def looked_at(self) -> Iterator[ReadOnlyDatabase]:
@@ -231,6 +238,24 @@ def _with_odd_rows(
                 hint="holdfast doctor looks what else is missing",
             )
     return from_columns(place.log, place.epoch, columns)
+
+
+def _holes(reader: ReadOnlyDatabase, first: int, last: int) -> list[tuple[int, int]]:
+    """Which of these offsets went with meshes that were deleted."""
+    return reader.log_holes(first, last) if reader.may_have_holes else []
+
+
+def _check_gaps(
+    start: int, upto: int, batch: pa.RecordBatch | None, holes: list[tuple[int, int]]
+) -> None:
+    """StoreCorrupt if entries are missing that did not go with a mesh."""
+    gone = sum(max(0, min(last, upto) - first + 1) for first, last in holes)
+    rows = 0 if batch is None else batch.num_rows
+    if rows + gone != upto - start + 1:
+        raise StoreCorrupt(
+            f"the log has a gap: between offsets {start} and {upto} entries are missing",
+            hint="holdfast doctor looks what else is missing",
+        )
 
 
 def _filtered(

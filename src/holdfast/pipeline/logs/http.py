@@ -55,7 +55,12 @@ from holdfast.rules.limits import (
 )
 from holdfast.transport.http_client import Client
 from holdfast.transport.remote_errors import HttpAnswer
-from holdfast.transport.tls import certificate_digest, client_context, digest_of
+from holdfast.transport.tls import (
+    certificate_digest,
+    client_context,
+    digest_of,
+    trusting_context,
+)
 
 T = TypeVar("T")
 
@@ -353,12 +358,7 @@ def _context(options: dict[str, str]) -> ssl.SSLContext | None:
     """The TLS context for `pin` or `ca`; None to trust the authorities of the system."""
     if "pin" in options:
         return _pinned(_digest(options["pin"]))
-    if "ca" not in options:
-        return None
-    try:
-        return ssl.create_default_context(cafile=options["ca"])
-    except (OSError, ssl.SSLError) as error:
-        raise BadInput(f"{options['ca']} holds no certificates: {error}") from None
+    return trusting_context(options["ca"]) if "ca" in options else None
 
 
 def _digest(pin: str) -> bytes:

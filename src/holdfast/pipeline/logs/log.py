@@ -25,6 +25,7 @@ import pyarrow as pa
 from holdfast.rules.errors import BadInput, EpochChanged, HoldfastError, PastEnd, Truncated
 from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.limits import SECOND_MS, WATCH_MS
+from holdfast.rules.shown_address import shown_address
 
 BROKER: Final = "broker+"
 """The prefix of a broker's address, which would otherwise look like the address of a node."""
@@ -172,7 +173,7 @@ def open_log(location: str, options: Mapping[str, str] | None = None) -> WakingL
         return ExportLog(location, path, chosen)
     if not path.is_dir():
         raise BadInput(
-            f"there is no log at {location!r}",
+            f"there is no log at {shown_address(location)}",
             hint="name a node (http://, https://, unix:), a mesh at a broker "
             "(broker+https://host:port/MESH), a home, a backup or an export",
         )

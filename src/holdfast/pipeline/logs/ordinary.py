@@ -30,7 +30,7 @@ from holdfast.rules.ids import ID_BYTES
 
 _HEADER: Final = schema.arrow_schema(schema.HEADER)
 _ENTITY_BYTES_MAX: Final = min(
-    limits.PATH_CHARS_MAX, limits.KEY_BYTES_MAX, limits.SUBJECT_BYTES_MAX
+    limits.PATH_BYTES_MAX, limits.KEY_BYTES_MAX, limits.SUBJECT_BYTES_MAX
 )
 _NO_PEER: Final = BasePeer("")
 

@@ -30,7 +30,7 @@ from holdfast.rules.envelope import VERSION
 from holdfast.rules.errors import HoldfastError
 from holdfast.rules.fingerprint import FINGERPRINT_BYTES
 from holdfast.rules.message import MESSAGE_VERSION, fingerprint_by
-from holdfast.rules.vectors import FLOAT_BYTES
+from holdfast.rules.vectors import Model
 
 _NORM_MAX: Final = limits.VECTOR_NORM_MAX * (1 - 1e-6)
 """Lengths between this and the limit are computed by the rules themselves, to the last digit."""
@@ -160,17 +160,19 @@ class Bodies:
             if fields is None:
                 continue
             of_it = np.flatnonzero(models.numbers == number)
-            fine[of_it] &= self._comparable(embedding.of(kept[of_it]), fields.dim)
+            fine[of_it] &= self._comparable(embedding.of(kept[of_it]), fields.identity())
             self._model[rows[kept[of_it]]] = len(self._models)
             self._models.append(fields.identity().fingerprint)
         walk.fits[kept] = fine
         return walk.fits
 
-    def _comparable(self, embedding: Spans, dim: int) -> Mask:
-        """Which are surely vectors of this dimension that can be compared."""
-        fine: Mask = embedding.sizes == dim * FLOAT_BYTES
-        joined = self._layout.packed.fixed(embedding.begin[fine], dim * FLOAT_BYTES)
-        floats = np.frombuffer(joined, dtype="<f4").reshape(-1, dim).astype(np.float64)
+    def _comparable(self, embedding: Spans, model: Model) -> Mask:
+        """Which are surely vectors of this model that can be compared."""
+        fine: Mask = embedding.sizes == model.packed_bytes
+        if model.quantization != "float32":
+            return fine
+        joined = self._layout.packed.fixed(embedding.begin[fine], model.packed_bytes)
+        floats = np.frombuffer(joined, dtype="<f4").reshape(-1, model.dim).astype(np.float64)
         # False for NaN too; a square that is infinite is of a number far beyond the limit.
         fine[fine] = np.sqrt(np.square(floats).sum(axis=1)) <= _NORM_MAX
         return fine

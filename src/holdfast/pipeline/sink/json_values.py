@@ -57,6 +57,12 @@ def plain(column: pa.Array) -> list[Any]:
     return [None if value is None else convert(value) for value in values]
 
 
+def holds_whole_numbers(column: pa.Array) -> bool:
+    """Whether it is a column of lists of integers, which a node packs by the model."""
+    kind = column.type
+    return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
+
+
 def packed(column: pa.Array) -> list[bytes | None]:
     """A column of vectors as little-endian float32, without a Python number for each number."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):

@@ -18,7 +18,13 @@ from pyspark.sql import types as spark
 
 from holdfast.node.library.documents import WRITABLE
 from holdfast.pipeline.sink.ids import Write, check_ms, row_id
-from holdfast.pipeline.sink.json_values import check_type, legible, packed, plain
+from holdfast.pipeline.sink.json_values import (
+    check_type,
+    holds_whole_numbers,
+    legible,
+    packed,
+    plain,
+)
 from holdfast.rules.bodies import OWNED, encode_value, family_of
 from holdfast.rules.errors import BadInput, BadValue, HoldfastError, OverLimit
 from holdfast.rules.limits import BODY_BYTES_MAX
@@ -30,14 +36,20 @@ _ENTITY: Final = ("entity", "key", "subject", "path", "task")
 _TEXT: Final = frozenset(
     (
         *("id", "mesh", "op", "owner", "predicate", "content", "title", "description"),
-        *("provider", "model", "version", *_ENTITY),
+        *("provider", "model", "version", "quantization", *_ENTITY),
     )
 )
 _JSON: Final = frozenset({"value", "object", "metadata", "meta"})
 _TEXTS: Final = frozenset({"tags", "objects"})
 _KNOWN: Final = _TEXT | _JSON | _TEXTS | {"embedding", "data", "dim", "time"}
-_CONSTANTS: Final = ("op", "mesh", "owner", "predicate", "provider", "model", "version", "dim")
-_MODEL: Final = {"provider": "provider", "model": "name", "version": "version", "dim": "dim"}
+_MODEL: Final = {
+    "provider": "provider",
+    "model": "name",
+    "version": "version",
+    "dim": "dim",
+    "quantization": "quantization",
+}
+_CONSTANTS: Final = ("op", "mesh", "owner", "predicate", *_MODEL)
 _NULL_IS_A_VALUE: Final = {"state.set": "value", "memory.set": "value", "fact.append": "object"}
 _NOT_SENT: Final = (
     f"{MESSAGE} cannot be written from a table, which would send a message for every row: "
@@ -109,8 +121,11 @@ class Layout:
 
     def rows(self, batch: pa.RecordBatch, write: Write, peer: str) -> Iterator[SinkRow]:
         """Every row of a batch, in its order."""
+        told = "quantization" in self.constants or "quantization" in batch.schema.names
         columns = {
-            name: packed(column) if name == "embedding" else plain(column)
+            name: packed(column)
+            if name == "embedding" and not (told and holds_whole_numbers(column))
+            else plain(column)
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
         if "data" in columns:
@@ -216,7 +231,7 @@ def _check_column(name: str, kind: spark.DataType) -> None:
         **dict.fromkeys(_TEXTS, isinstance(listed, spark.StringType)),
     }
     wants = {
-        "embedding": "an array of floats, or binary",
+        "embedding": "an array of numbers, or binary",
         "data": "binary",
         "dim": "a whole number",
         "time": "a timestamp",

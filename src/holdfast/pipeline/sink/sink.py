@@ -18,9 +18,10 @@ either may win.
 
 Columns: `op`, `mesh`, `entity` (or `key`, `subject`, `path`, `task`), `owner`, `value`, `object`,
 `predicate`, `objects`, `tags`, `content`, `metadata`, `embedding`, `provider`, `model`, `version`,
-`dim`, `data`, `title`, `description`, `meta`, `id`, `time`. As options, for all rows: `op`, `mesh`,
-`owner`, `predicate`, `provider`, `model`, `version`, `dim`. A null is left out, except for `value`
-and `object` where the op needs one. `message.send` is refused: a table must not send a message for
+`dim`, `quantization`, `data`, `title`, `description`, `meta`, `id`, `time`. As options, for all
+rows: `op`, `mesh`, `owner`, `predicate`, `provider`, `model`, `version`, `dim`, `quantization`.
+Vectors of int8 or bits come as integers or binary. A null is left out, except for `value` and
+`object` where the op needs one. `message.send` is refused: a table must not send a message for
 every row. Values become JSON by the type of their column (see `json_values`); text stays text
 unless `valueFormat` is `json`.
 

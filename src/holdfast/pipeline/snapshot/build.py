@@ -33,7 +33,7 @@ from holdfast.node.snapshots.manifest import MeshPoint, Signer, SnapshotManifest
 from holdfast.node.snapshots.parts import sum_text
 from holdfast.pipeline.fold.columns import STRONG
 from holdfast.pipeline.fold.winners import winners
-from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.lake import Lake, Progress, no_progress
 from holdfast.pipeline.snapshot.coverage import log_coverage
 from holdfast.pipeline.snapshot.files import (
     TAKEN,
@@ -51,6 +51,7 @@ from holdfast.rules.message import MESSAGE
 from holdfast.rules.order import ORDER_COLUMNS
 
 VECTORS: Final = ("all", "newest")
+_STEPS: Final = 4
 _ONE_WINS: Final = ("state", "memory", "file")
 _NEVER: Final = family_of(MESSAGE)
 _DELETIONS: Final = ("state.delete", "memory.forget", "file.delete", "vector.delete")
@@ -108,6 +109,7 @@ def build_snapshot(
     vectors: str = "all",
     deletions_since: datetime | int | None = None,
     sign: Signer | None = None,
+    progress: Progress = no_progress,
 ) -> SnapshotBuilt:
     """Makes a snapshot of a mesh, or of all meshes, in a new folder, on a disk or in an object
     store that the lake's options reach: as of now, of all changes to
@@ -125,12 +127,18 @@ def build_snapshot(
         deletions_since_ms=_ms(deletions_since),
     ).check()
     with spark_errors("the snapshot"):
-        return _build(spark, lake.fresh(), target, point, sign)
+        return _build(spark, lake.fresh(), target, point, sign, progress)
 
 
 def _build(
-    spark: SparkSession, lake: Lake, target: str, point: Point, sign: Signer | None
+    spark: SparkSession,
+    lake: Lake,
+    target: str,
+    point: Point,
+    sign: Signer | None,
+    progress: Progress,
 ) -> SnapshotBuilt:
+    progress(f"snapshot: look at {lake.bronze.rows} envelopes", 0, _STEPS)
     place = SnapshotTarget(target, lake.options)
     bronze = lake.bronze.read(spark)
     if point.mesh is not None:
@@ -146,9 +154,12 @@ def _build(
             hint="give a time, or take it as it is now",
         )
     place.prepare()
+    progress("snapshot: what each log had", 1, _STEPS)
     entries, later = split_at(spark, lake, bronze, point)
     logs = log_coverage(spark, lake, bronze, later)
+    progress("snapshot: what stays", 2, _STEPS)
     kept, dropped = _kept(entries, point)
+    progress("snapshot: write the parts", 3, _STEPS)
     plain = _write(kept, place)
     written = plain + (write_orders(spark, lake, place, ends) if ends else [])
     counts: Counter[str] = Counter()

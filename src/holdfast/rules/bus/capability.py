@@ -26,12 +26,10 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey, VerifyKey
 
 from holdfast.rules.bus.scope import check_scope, one_covers
 from holdfast.rules.errors import BadInput, CapabilityRefused
@@ -47,6 +45,9 @@ from holdfast.rules.limits import (
     LAMPORT_MAX,
 )
 from holdfast.rules.names import check_peer
+
+if TYPE_CHECKING:
+    from nacl.signing import SigningKey
 
 VERSION: Final = 1
 _WORDS: Final = b"holdfast bus capability 1\0"
@@ -365,6 +366,9 @@ def _check_times(capability: Capability, now_ms: int) -> None:
 
 
 def _check_signatures(capability: Capability) -> None:
+    from nacl.exceptions import BadSignatureError  # here: its library takes long to load
+    from nacl.signing import VerifyKey
+
     signer = before = capability.issuer
     for at, step in enumerate(capability.steps, start=1):
         try:

@@ -20,12 +20,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 from blake3 import blake3
-from nacl.bindings import (
-    crypto_aead_xchacha20poly1305_ietf_decrypt,
-    crypto_aead_xchacha20poly1305_ietf_encrypt,
-)
-from nacl.exceptions import CryptoError
-from nacl.pwhash import argon2id
 
 from holdfast.rules.errors import BadInput, StoreCorrupt, WrongKey
 from holdfast.rules.limits import MIB
@@ -139,6 +133,8 @@ def open_lock(lock: SealLock, secret: SealSecret | None) -> bytes:
     if secret.kind is not lock.kind:
         raise WrongKey(f"messages at rest are sealed by a {lock.kind}, not by a {secret.kind}")
     key = _wrapping_key(secret, lock.salt, lock.operations, lock.memory)
+    from nacl.exceptions import CryptoError  # here: its library takes long to load
+
     try:
         proof = _open(key, lock.proof, b"proof")
     except CryptoError:
@@ -152,6 +148,8 @@ def wrap(wrapping_key: bytes, number: int, data_key: bytes, random: Random) -> b
 
 
 def unwrap(wrapping_key: bytes, number: int, wrapped: bytes) -> bytes:
+    from nacl.exceptions import CryptoError
+
     try:
         return _open(wrapping_key, wrapped, b"data key %d" % number)
     except CryptoError:
@@ -179,6 +177,8 @@ class BodySeal:
         key = self._keys.get(number)
         if key is None:
             raise WrongKey(f"a message is sealed by data key {number}, which is not there")
+        from nacl.exceptions import CryptoError
+
         try:
             return _open(key, body, _about(table, row, number))
         except CryptoError:
@@ -193,16 +193,23 @@ def _about(table: str, row: int, number: int) -> bytes:
 
 def _wrapping_key(secret: SealSecret, salt: bytes, operations: int, memory: int) -> bytes:
     if secret.kind is SecretKind.PASSPHRASE:
+        from nacl.pwhash import argon2id
+
         return argon2id.kdf(KEY_BYTES, secret.value, salt, operations, memory)
     return blake3(salt + secret.value, derive_key_context=_CONTEXT).digest()
 
 
 def _seal(key: bytes, plain: bytes, about: bytes, random: Random) -> bytes:
+    from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_encrypt
+
     nonce = random(NONCE_BYTES)
     return nonce + crypto_aead_xchacha20poly1305_ietf_encrypt(plain, about, nonce, key)
 
 
 def _open(key: bytes, sealed: bytes, about: bytes) -> bytes:
+    from nacl.bindings import crypto_aead_xchacha20poly1305_ietf_decrypt
+    from nacl.exceptions import CryptoError
+
     nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
     if len(nonce) < NONCE_BYTES:
         raise CryptoError("too short")

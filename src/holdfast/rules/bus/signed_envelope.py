@@ -32,13 +32,10 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from blake3 import blake3
-from nacl.bindings import crypto_sign, crypto_sign_open
-from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey
 
 from holdfast.rules.errors import (
     BadEnvelope,
@@ -57,6 +54,9 @@ from holdfast.rules.limits import (
     BUS_PAYLOAD_BYTES_MAX,
     LAMPORT_MAX,
 )
+
+if TYPE_CHECKING:
+    from nacl.signing import SigningKey
 
 VERSION: Final = 1
 NONCE_BYTES: Final = 24
@@ -207,6 +207,8 @@ class ParcelSigner:
 
     def sign(self, payloads: Sequence[bytes], first_sequence: int, nonces: bytes) -> bytes:
         """The bytes of a parcel, as `sign_parcel` has them."""
+        from nacl.bindings import crypto_sign  # here: its library takes long to load
+
         count = len(payloads)
         _check_count(count)
         if len(nonces) != count * NONCE_BYTES:
@@ -224,6 +226,8 @@ class ParcelSigner:
         return b"".join((self._front_of_one, signature, _COUNT.pack(length), head, payload))
 
     def _sign_many(self, payloads: Sequence[bytes], first_sequence: int, nonces: bytes) -> bytes:
+        from nacl.bindings import crypto_sign
+
         count, secret = len(payloads), self._secret
         heads = b"".join(
             [
@@ -342,6 +346,9 @@ def check_signature(parcel: SignedParcel) -> None:
     """2. The sender signed it. Raises BadSignature. This is the slow step, and takes no lock: it
     may run in a thread.
     """
+    from nacl.bindings import crypto_sign_open
+    from nacl.exceptions import BadSignatureError
+
     signatures, key = parcel.signatures, parcel.sender
     texts = _signed_texts(parcel.mode, parcel.front, parcel.heads)
     try:

@@ -18,8 +18,6 @@ from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
-from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey, VerifyKey
 
 from holdfast.rules.bus.capability import Key
 from holdfast.rules.limits import BUS_SUCCESSIONS_MAX
@@ -45,6 +43,8 @@ _decode: Final = msgspec.msgpack.Decoder(Chain).decode
 
 def succeed(seed: bytes, after: bytes) -> KeySuccession:
     """The statement of the node that has this seed, and will have that key."""
+    from nacl.signing import SigningKey  # here: its library takes long to load
+
     key = SigningKey(seed)
     before = bytes(key.verify_key)
     return KeySuccession(before, after, key.sign(_WORDS + before + after).signature)
@@ -60,6 +60,11 @@ def keys_before(chain: Sequence[KeySuccession], key: bytes) -> tuple[bytes, ...]
     """The earlier keys of the node that has this key now, the newest first, as far as the chain
     proves them: every signature on the way is checked.
     """
+    if not chain:
+        return ()
+    from nacl.exceptions import BadSignatureError
+    from nacl.signing import VerifyKey
+
     found: list[bytes] = []
     for step in reversed(chain):
         if step.after != (found[-1] if found else key) or step.before in (key, *found):

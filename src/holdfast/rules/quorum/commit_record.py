@@ -5,6 +5,9 @@ every node keeps and hashes. So `state`, fence and commit time cannot stand in t
 0075). They stand here, in canonical bytes too: all nodes that fold the same order make the same
 record of an entry, byte for byte, and two that differ have folded differently.
 
+It also says everything that decisions ask about an intent that was committed. One that was given up
+has no record of its own: that of the entry that gave it up tells when that was.
+
 `number` counts the entries of a mesh in commit order, without gaps: what the origin's `seq` is for
 other envelopes. It goes on counting across incarnations and engines.
 """
@@ -19,9 +22,15 @@ from msgspec import Meta
 from holdfast.rules import ids, names
 from holdfast.rules.canonical import check_packed_form
 from holdfast.rules.envelope import IntentId, Moment, Positive, State
-from holdfast.rules.errors import BadEnvelope, BadInput, EntryDamaged, UnsupportedProtocol
+from holdfast.rules.errors import (
+    BadEnvelope,
+    BadInput,
+    EntryDamaged,
+    IntentAbandoned,
+    UnsupportedProtocol,
+)
 from holdfast.rules.quorum.fence import FenceToken, check_order
-from holdfast.rules.quorum.view import EntityRevision
+from holdfast.rules.quorum.view import EntityRevision, IntentRecord
 from holdfast.rules.reconcile import Outcome
 
 RECORD_VERSION: Final = 1
@@ -47,6 +56,7 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True, g
     """Of every entity that it changed, after the change."""
 
 
+_APPLIED: Final = Outcome.APPLIED.value
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(CommitRecord)
 
@@ -58,6 +68,26 @@ _STATES: Final[dict[Outcome | None, State]] = {
     Outcome.REJECTED_FENCED: "rejected",
     None: "rejected",
 }
+
+
+def encode_applied(
+    mesh: str,
+    id: bytes,
+    fingerprint: bytes,
+    number: int,
+    fence: FenceToken,
+    committed_at: int,
+    revision: EntityRevision,
+) -> bytes:
+    """The record of an envelope that was applied and made one revision, as `encode_record` encodes
+    it, at a third of the price.
+    """
+    return _encoder.encode(
+        (
+            *(RECORD_VERSION, mesh, id, fingerprint, number, fence, committed_at, _APPLIED, ""),
+            (revision,),
+        )
+    )
 
 
 def encode_record(record: CommitRecord) -> bytes:
@@ -101,3 +131,34 @@ def state_of(record: CommitRecord) -> State:
     stands, and the intent's content enters only by another intent that decides between them.
     """
     return _STATES[record.outcome]
+
+
+# --- what is on record of an intent --------------------------------------------------------------
+
+
+def intent_of(record: bytes) -> IntentRecord:
+    """What is on record of the intent whose commit record this is."""
+    found = decode_stored_record(record)
+    return IntentRecord(
+        id=found.id,
+        fingerprint=found.fingerprint,
+        outcome=found.outcome,
+        reason=found.reason,
+        fence=found.fence,
+        committed_at=found.committed_at,
+        revisions=found.revisions,
+    )
+
+
+def void_intent(id: bytes, record: bytes) -> IntentRecord:
+    """What is on record of an intent that the entry with this commit record gave up."""
+    found = decode_stored_record(record)
+    return IntentRecord(
+        id=id,
+        fingerprint=b"",
+        void=True,
+        outcome=None,
+        reason=IntentAbandoned.code,
+        fence=found.fence,
+        committed_at=found.committed_at,
+    )

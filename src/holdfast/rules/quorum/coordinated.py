@@ -7,6 +7,7 @@ the same commit time of it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -32,6 +33,12 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(CoordinatedEntry)
 
 
+@lru_cache(maxsize=64)
+def _check_coordinator(name: str) -> None:
+    # Cached, because a group has few coordinators, and each entry names one.
+    check_peer(name)
+
+
 def encode_coordinated(entry: CoordinatedEntry) -> bytes:
     return _encode(entry)
 
@@ -42,7 +49,7 @@ def decode_coordinated(payload: bytes) -> CoordinatedEntry:
     """
     try:
         entry = _decoder.decode(payload)
-        check_peer(entry.coordinator)
+        _check_coordinator(entry.coordinator)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = str(error)[:REASON_CHARS_MAX]
         raise BadQuorumMessage(f"an entry of the quorum cannot be read: {why}") from None

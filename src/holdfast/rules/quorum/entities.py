@@ -83,6 +83,9 @@ _RUNTIME: Final = frozenset(
 )
 """Fields of an agent that are true on its own node only."""
 
+_SHAPE_FIELDS_MAX: Final = 16
+"""Entities of so many fields are known by the names of all of them."""
+_FLAT: Final = frozenset({str, bool, int, float, type(None)})
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{16}")
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -143,6 +146,8 @@ def check_given(type: str, fields: Fields, *, whole: bool) -> None:
     """Raises unless these fields may be written to an entity of this type. With `whole` they are
     all that it has, and those that it must have are asked for.
     """
+    if whole and len(fields) <= _SHAPE_FIELDS_MAX and _is_plainly_given(type, fields):
+        return
     if len(fields) > limits.ENTITY_FIELDS_MAX:
         raise OverLimit(
             f"an entity of {len(fields)} fields; the most is {limits.ENTITY_FIELDS_MAX}"
@@ -163,11 +168,46 @@ def check_given(type: str, fields: Fields, *, whole: bool) -> None:
     if type in _HOLDS_NO_SECRETS:
         refuse_secrets(fields, type)
     if type == "agent_definition":
-        for name in fields:
-            if _plain(name) in _RUNTIME:
-                raise BadEntity(
-                    f"{name} of an agent is true on its own node only, and does not travel"
-                )
+        _refuse_runtime(fields)
+
+
+def _refuse_runtime(fields: Fields) -> None:
+    for name in fields:
+        if _plain(name) in _RUNTIME:
+            raise BadEntity(f"{name} of an agent is true on its own node only, and does not travel")
+
+
+def _is_plainly_given(type: str, fields: Fields) -> bool:
+    """Whether all fields of an entity are surely good; what is not so is looked at one by one, and
+    that says what is refused first.
+    """
+    checks = _checks_of(type, tuple(fields))
+    if checks is None:
+        return False
+    try:
+        for name, check in checks:
+            check(fields[name])
+    except BadInput:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _checks_of(
+    type: str, given: tuple[str, ...]
+) -> tuple[tuple[str, Callable[[object], None]], ...] | None:
+    """What is to be asked of the values of an entity with these fields, if nothing else is; None if
+    there is more. Cached, because entities of a mesh have few shapes.
+    """
+    if type in _HOLDS_NO_SECRETS or any(name not in given for name in _REQUIRED.get(type, ())):
+        return None
+    try:
+        for name in given:
+            _check_field_name(name)
+    except BadInput:
+        return None
+    checks = _FIELDS.get(type, {})
+    return tuple([(name, checks[name]) for name in given if name in checks])
 
 
 @lru_cache(maxsize=1024)
@@ -207,6 +247,12 @@ def refuse_secrets(value: object, what: str) -> None:
 
 def refuse_inexact(raw: bytes, value: object) -> None:
     """Raises BadEntity if a double cannot hold some whole number in `value`, which `raw` spells."""
+    if type(value) is dict and _FLAT.issuperset(map(type, value.values())):
+        # As nearly all are: then only whole numbers of it are looked at.
+        for part in value.values():
+            if type(part) is int and not -SAFE_INT_MAX <= part <= SAFE_INT_MAX:
+                raise _inexact()
+        return
     waiting: list[object] = [value]
     looked = False
     while waiting:
@@ -214,9 +260,7 @@ def refuse_inexact(raw: bytes, value: object) -> None:
         kind = type(found)
         if kind is int:
             if not -SAFE_INT_MAX <= cast(int, found) <= SAFE_INT_MAX:
-                raise BadEntity(
-                    "a whole number is beyond ±(2^53 - 1)", hint="send such a number as text"
-                )
+                raise _inexact()
         elif kind is list or kind is dict:
             # A flat object, as nearly all are, is looked through sooner than its bytes are.
             if found is not value and not looked:
@@ -224,6 +268,10 @@ def refuse_inexact(raw: bytes, value: object) -> None:
                     return
                 looked = True
             waiting += found.values() if isinstance(found, dict) else cast(list[object], found)
+
+
+def _inexact() -> BadEntity:
+    return BadEntity("a whole number is beyond ±(2^53 - 1)", hint="send such a number as text")
 
 
 def _is_secret(name: str, value: object) -> bool:

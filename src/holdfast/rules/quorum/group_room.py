@@ -42,6 +42,10 @@ class ProposalRoom:
         entries, size = self._held.get(origin, (0, 0))
         return entries >= QUORUM_MEMBER_ENTRIES_MAX or size >= QUORUM_MEMBER_PROPOSED_BYTES
 
+    def holds(self, origin: int) -> bool:
+        """Whether something of that member is held that it does not know to be committed."""
+        return origin in self._held
+
     def took(self, origin: int, last: int, entries: int, size: int) -> None:
         """Entries of that member were appended, up to the index `last`."""
         self._runs.append(_Run(last, origin, entries, size))

@@ -142,6 +142,11 @@ def holder_stops_at_ms(sent_at_ms: int, ttl_ms: int) -> int:
     return sent_at_ms + ttl_ms * 2 // 3
 
 
+def holder_ends_at_ms(sent_at_ms: int, ttl_ms: int) -> int:
+    """When what was done under the lease must have ended, a little before it is given away."""
+    return sent_at_ms + ttl_ms * 5 // 6
+
+
 def holder_renews_at_ms(sent_at_ms: int, ttl_ms: int) -> int:
     """When it sends the next renewal: half of its time is left for a second try."""
     return sent_at_ms + ttl_ms // 3

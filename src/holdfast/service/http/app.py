@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -20,7 +20,8 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, NoRoute, StoreClosed, WrongMethod
 from holdfast.service.http.errors import internal, refusal
-from holdfast.service.http.request import ClientGone, is_own, refuse_secrets
+from holdfast.service.http.parts import Part
+from holdfast.service.http.request import ClientGone, check_path, is_own, refuse_secrets
 from holdfast.service.http.route import Route, ServedApp
 from holdfast.transport.http_protocol import ABORT
 from holdfast.transport.remote_errors import clean
@@ -51,6 +52,8 @@ class HttpApp:
     ) -> None:
         """`translate` makes the error that the caller gets from the one that was raised."""
         self._api = api
+        self.parts: Sequence[Part] = ()
+        """What apps have mounted: they get what no route takes."""
         self._translate = translate
         api.routes = list(routes)
         self._router = Router(
@@ -59,7 +62,7 @@ class HttpApp:
                 for path, routes_there in _by_path(api.routes).items()
             ],
             redirect_slashes=False,
-            default=_no_route,
+            default=self._rest,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,6 +84,7 @@ class HttpApp:
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
         try:
+            check_path(scope)
             await self._router(scope, exchange.receive, exchange.send)
             return
         except HoldfastError as error:
@@ -99,6 +103,19 @@ class HttpApp:
             exchange.abort()
         else:
             await response(scope, exchange.receive, exchange.send)
+
+    async def _rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Requests at a path where no call is: of the part with the longest prefix, if any."""
+        path = scope["path"]
+        found = [part for part in self.parts if part.takes(path)]
+        refuse_secrets(scope)
+        if not found:
+            raise NoRoute(f"this node has nothing at {path}")
+        if self._api.phase == "stopping":
+            raise StoreClosed("this node is stopping", hint="ask again when it is back")
+        part = max(found, key=lambda part: len(part.prefix))
+        with self._api.gate.inside(part.kind(scope), own=is_own(scope)):
+            await part.app(scope, receive, send)
 
 
 class _Calls:
@@ -192,8 +209,3 @@ def _by_path(routes: Iterable[Route]) -> dict[str, list[Route]]:
     for route in routes:
         by_path.setdefault(route.path, []).append(route)
     return by_path
-
-
-async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
-    refuse_secrets(scope)
-    raise NoRoute(f"this node has nothing at {scope['path']}")

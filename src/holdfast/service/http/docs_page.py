@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from starlette.responses import Response
 
@@ -41,7 +41,7 @@ def routes() -> list[Route]:
 async def _page(call: Request[Any]) -> Response:
     pages = call.api.pages
     if "docs" not in pages:
-        pages["docs"] = page(call.api.routes, call.api.title).encode()
+        pages["docs"] = page(call.api.routes, call.api).encode()
     return Response(
         pages["docs"],
         media_type="text/html",
@@ -49,21 +49,37 @@ async def _page(call: Request[Any]) -> Response:
     )
 
 
-def page(routes: Iterable[Route], peer: str) -> str:
-    calls = "".join(_section(route) for route in sorted(routes, key=lambda r: (r.path, r.method)))
+class Described(Protocol):
+    """What a page says of the service besides its calls."""
+
+    intro: str
+    """Who may call, and by what."""
+
+    @property
+    def title(self) -> str: ...
+    def reader_of(self, route: Route) -> tuple[str, str]:
+        """Who makes a call that is neither everybody's nor this machine's own, and which secret
+        goes with it over TCP; none if the Unix socket will do.
+        """
+
+
+def page(routes: Iterable[Route], api: Described) -> str:
+    peer = api.title
+    calls = "".join(
+        _section(route, api) for route in sorted(routes, key=lambda r: (r.path, r.method))
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Holdfast: {escape(peer)}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{escape(peer)}</h1><p>What this node answers (Holdfast {escape(__version__)}). "
-        'For programs: <a href="/openapi.json">openapi.json</a>. On the Unix socket no token is '
-        "needed; on loopback and over TLS send <code>Authorization: Bearer TOKEN</code>. Every "
+        f"<h1>{escape(peer)}</h1><p>What it answers (Holdfast {escape(__version__)}). "
+        f'For programs: <a href="/openapi.json">openapi.json</a>. {api.intro} Every '
         'error is <code>{"error": {"code", "message", "hint"}}</code>.</p>'
         f"{calls}</body></html>\n"
     )
 
 
-def _section(route: Route) -> str:
+def _section(route: Route, api: Described) -> str:
     path = openapi_path(route)
     rows = "".join(
         f"<tr><td><code>{escape(param.name)}</code></td><td>{escape(param.summary)}</td></tr>"
@@ -73,29 +89,38 @@ def _section(route: Route) -> str:
     return (
         f'<section id="{escape(_anchor(route))}">'
         f"<h2><code>{route.method} {escape(path)}</code></h2>"
-        f"<p>{escape(route.summary)} <span class=who>{_who(route)}</span></p>"
+        f"<p>{escape(route.summary)} <span class=who>{escape(_who(route, api))}</span></p>"
         f"{f'<table>{rows}</table>' if rows else ''}"
-        f"<pre>{escape(curl(route))}</pre>"
+        f"<pre>{escape(curl(route, _secret(route, api)))}</pre>"
         f"<p class=who>Refused with: {escape(codes)}</p></section>"
     )
 
 
-def curl(route: Route) -> str:
-    """An example that can be pasted, once the words in capitals are replaced."""
+def curl(route: Route, secret: str = "") -> str:
+    """An example that can be pasted, once the words in capitals are replaced. A call that needs a
+    secret on the Unix socket too is shown as it goes over TCP.
+    """
     path = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), openapi_path(route))
-    words = ["curl --unix-socket api.sock"]
+    socket = [] if secret else ["--unix-socket api.sock"]
+    words = ["curl", *socket]
     if route.kind == "stream":
         words.append("-N")
     if route.method != "GET":
         words.append(f"-X {route.method}")
-    words.append(f"http://holdfast{path}")
+    if secret:
+        words.append(f"-H 'Authorization: Bearer {secret}'")
+    words.append(f"http://{'HOST:PORT' if secret else 'holdfast'}{path}")
     return " ".join([*words, *filter(None, [route.example])])
 
 
-def _who(route: Route) -> str:
+def _secret(route: Route, api: Described) -> str:
+    return "" if route.public or route.local_only else api.reader_of(route)[1]
+
+
+def _who(route: Route, api: Described) -> str:
     if route.public:
         return "(anybody)"
-    return "(this machine's own user)" if route.local_only else "(callers that may read)"
+    return "(this machine's own user)" if route.local_only else f"({api.reader_of(route)[0]})"
 
 
 def _anchor(route: Route) -> str:

@@ -27,6 +27,9 @@ _HEADERS = {
 
 def failure(error: HoldfastError) -> ErrorBody:
     more: dict[str, Any] = {name: getattr(error, name, None) for name in _MORE}
+    more["free"] = getattr(error, "free", ())
+    present = getattr(error, "present", None)
+    more["present"] = None if present is None else str(present)
     most = limits.REASON_CHARS_MAX  # it may repeat what the caller sent
     return ErrorBody(ErrorDetail(error.code, error.message[:most], error.hint[:most], **more))
 

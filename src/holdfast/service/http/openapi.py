@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.protocol.error_body import ErrorBody
-from holdfast.protocol.log_wire import JSON
+from holdfast.protocol.log_wire import JSON, NDJSON
 from holdfast.rules.errors import (
     BadInput,
     BadToken,
@@ -36,6 +36,8 @@ _EVERY: Final = (BadInput, BadToken, TooMany, StoreClosed, StoreFailed)
 _WITH_WRITE: Final = (OutcomeUnknown, StoreBusy, DiskFull)
 _WITH_CALLER: Final = (NotGranted,)
 _WITH_BODY: Final = (TooSlow, BodyTooLarge)
+_BYTES: Final = {"type": "string", "format": "binary"}
+"""What is no JSON: the tools that read OpenAPI know it from version 3.0."""
 _PATH_PARAM: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -64,6 +66,8 @@ def document(routes: Iterable[Route], about: str = "") -> dict[str, Any]:
     types = list({id(found): found for route in listed for found in _types(route)}.values())
     # The schemas come in the order of the types.
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFS)
+    _plain_arrays(components)
+    _plain_arrays(schemas)
     by_type = {id(found): schema for found, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for route in listed:
@@ -91,6 +95,21 @@ def document(routes: Iterable[Route], about: str = "") -> dict[str, Any]:
             },
         },
     }
+
+
+def _plain_arrays(schema: Any) -> None:
+    """Says of arrays what some tools ask for. They read no schema that is a bool, as in the `items:
+    false` of tuples, whose length says the same; and every other array has `items`.
+    """
+    if isinstance(schema, dict):
+        if schema.get("items") is False and "maxItems" in schema:
+            del schema["items"]
+        if schema.get("type") == "array" and not {"items", "prefixItems"} & schema.keys():
+            schema["items"] = {}
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _plain_arrays(part)
 
 
 def openapi_path(route: Route) -> str:
@@ -121,7 +140,8 @@ def _types(route: Route) -> list[Any]:
 def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": _operation_id(route),
+        "operationId": route.name or _operation_id(route),
+        "tags": [_tag(route)],
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _PATH_PARAM.findall(route.path)
@@ -140,7 +160,7 @@ def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
             **{
                 str(status): {
                     "description": HTTPStatus(status).phrase,
-                    **_content(found, by_type),
+                    **_answer(route, found, by_type),
                 }
                 for status, found in route.answers.items()
             },
@@ -149,7 +169,10 @@ def _operation(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
         "security": [] if route.public else [{"token": []}],
     }
     if route.request is not None:
-        operation["requestBody"] = {"required": True, **_content(route.request, by_type)}
+        operation["requestBody"] = {
+            "required": route.request_needed,
+            **_content(route.request, by_type),
+        }
     if not operation["parameters"]:
         del operation["parameters"]
     return operation
@@ -166,12 +189,25 @@ def _refused(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
     }
 
 
+def _answer(route: Route, found: Any, by_type: dict[int, Any]) -> dict[str, Any]:
+    said = _content(found, by_type)
+    if route.lines:
+        said["content"][NDJSON] = {"schema": _BYTES}
+    return said
+
+
 def _content(found: Any, by_type: dict[int, Any]) -> dict[str, Any]:
     if found is None:
         return {}
     if isinstance(found, str):
-        return {"content": {kind.strip(): {} for kind in found.split(",")}}
+        return {"content": {kind.strip(): {"schema": _BYTES} for kind in found.split(",")}}
     return {"content": {JSON: {"schema": by_type[id(found)]}}}
+
+
+def _tag(route: Route) -> str:
+    """What the call is about: the family, where it is one of a mesh."""
+    words: list[str] = re.findall(r"[\w-]+", openapi_path(route).removeprefix("/v1"))
+    return words[2] if words[:2] == ["meshes", "mesh"] and len(words) > 2 else words[0]
 
 
 def _operation_id(route: Route) -> str:

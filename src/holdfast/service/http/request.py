@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from starlette.datastructures import Headers
@@ -42,6 +42,8 @@ A = TypeVar("A", bound="ServedApp")
 ANYONE: Final = Caller(kind="anyone", reads=frozenset())
 """The caller of a public route: nobody has proved anything."""
 _SECRETS: Final = frozenset({"token", "access_token", "authorization", "session"})
+_CONDITIONS: Final = frozenset({b"if-match", b"if-none-match", b"if-unmodified-since"})
+"""Headers that forbid a write where something else stands by then."""
 _QUERY_FIELDS_MAX: Final = 256
 
 
@@ -87,7 +89,7 @@ class ConcurrencyLimits:
         if most is not None and not own:
             most -= most // limits.OWN_SHARE
         if most is not None and self.now[kind] >= most:
-            raise TooMany(f"this node answers {most} {_NAMES[kind]} at once, and no more")
+            raise TooMany(f"this node answers {most} {_NAMES.get(kind, kind)} at once, and no more")
         self.now[kind] += 1
         try:
             yield
@@ -125,6 +127,20 @@ class Request(Generic[A]):
             if name not in known:
                 takes = ", ".join(sorted(known)) or "none"
                 raise BadInput(f"there is no parameter {name!r} here", hint=f"it takes: {takes}")
+        if scope["method"] not in ("GET", "HEAD"):
+            self._refuse_conditions()
+
+    def _refuse_conditions(self) -> None:
+        """Raises for a condition that the call does not look at: who sends it counts on it."""
+        for raw, _ in self.scope["headers"]:
+            if raw not in _CONDITIONS:
+                continue
+            name = raw.decode("ascii")
+            if all(one.where != "header" or one.name != name for one in self.route.params):
+                raise BadInput(
+                    f"{self.route.method} {self.route.path} does not look at {name}",
+                    hint="leave the header out: this call has no such condition",
+                )
 
     # --- the query ---------------------------------------------------------------------------
 
@@ -144,9 +160,9 @@ class Request(Generic[A]):
             return default
         return parse_int(name, text)
 
-    def flag(self, name: str) -> bool:
-        """A parameter that is `true` or `false`; false if it is not given."""
-        text = self.one(name, "false")
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A parameter that is `true` or `false`."""
+        text = self.one(name, "true" if default else "false")
         if text not in ("true", "false"):
             raise BadInput(f"{name} is {text!r}", hint="give true or false")
         return text == "true"
@@ -197,6 +213,14 @@ class Request(Generic[A]):
         except TimeoutError:
             raise _too_slow() from None
         return b"".join(parts)
+
+    @property
+    def has_no_body(self) -> bool:
+        """The client has said that none comes."""
+        return (
+            "transfer-encoding" not in self.headers
+            and self.headers.get("content-length", "0") == "0"
+        )
 
     async def chunks(self, bytes_max: int) -> AsyncIterator[bytes]:
         """The body piece by piece, for one that is too large for memory. Each piece has its
@@ -320,6 +344,22 @@ def refuse_secrets(scope: Scope) -> None:
     for name, _ in query_of(scope):
         if name.lower() in _SECRETS:
             raise BadToken(f"a secret does not belong in the address: {name}=…")
+
+
+def check_path(scope: Scope) -> None:
+    """Raises for a path that is no UTF-8: it was decoded with one sign for all that cannot be read,
+    by which different names would be one.
+    """
+    raw: bytes = scope.get("raw_path", b"")
+    if b"%" not in raw:
+        return
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise BadInput(
+            "the path of the address is not UTF-8 where it is percent-encoded",
+            hint="encode each name as UTF-8 before: é is %C3%A9",
+        ) from None
 
 
 def query_of(scope: Scope) -> list[tuple[str, str]]:

@@ -19,17 +19,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope
-
 from holdfast.rules.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope
+
     from holdfast.service.http.request import ConcurrencyLimits, Request, RequestCounts
     from holdfast.service.sessions import Sessions
 
 T = TypeVar("T")
-Handler = Callable[[Any], Awaitable[Response]]
+Handler = Callable[[Any], "Awaitable[Response]"]
 """Takes the `Request` and returns the answer."""
 HandlerT = TypeVar("HandlerT", bound=Handler)
 Phase = Literal["starting", "ready", "stopping"]
@@ -56,10 +56,16 @@ class Route:
     """As Starlette writes it: `/v1/consumers/{name:path}`."""
     handler: Handler
     summary: str
+    name: str = ""
+    """Its `operationId`; made of method and path if it is not given."""
     request: Any = None
     """The type of the body, or a content type for a body that has no type."""
+    request_needed: bool = True
+    """Without a body the call is as one with an empty object."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     """By status: the type of the body, a content type, or None for no body."""
+    lines: bool = False
+    """The rows of the answer come one by one as NDJSON, if the caller accepts that."""
     params: tuple[Param, ...] = ()
     """All parameters in the query; the call refuses others, which are likely typing errors."""
     errors: tuple[type[HoldfastError], ...] = ()

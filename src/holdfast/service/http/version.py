@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from holdfast.protocol import mesh_snapshot
 from holdfast.protocol.version_http import FormatVersions
-from holdfast.rules import envelope, fingerprint, message
+from holdfast.rules import envelope, fingerprint
 
 
 def common_formats() -> dict[str, FormatVersions]:
     return {
-        "envelope": FormatVersions(message.MESSAGE_VERSION, [f"{envelope.MAJOR}.x"]),
+        "envelope": FormatVersions(envelope.CREATED_VERSION, [f"{envelope.MAJOR}.x"]),
         "fingerprint": numbered(fingerprint.FORMULAS[-1], since=fingerprint.FORMULAS[0]),
         "http": numbered(1),
         "mesh_snapshot": numbered(mesh_snapshot.VERSION),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.node.bus.meshes.mesh_link import MeshLink
+from holdfast.node.bus.meshes.owed_pages import named_of
 from holdfast.protocol.bus_frames import FrameKind, Stream
 from holdfast.protocol.bus_mesh import EntriesPage, encode_word
 from holdfast.rules.bus.meshes.coverage import StreamName
@@ -50,7 +51,7 @@ def _page(
     row = tx.stream_get(name)
     assert row is not None
     number, is_new = link._given.give(name)
-    named = link._named(name) if is_new else None
+    named = named_of(link._context, name) if is_new else None
     start = row.covered.last + rng.randrange(1, 4)
     real = tx.stream_page(row.number, 1, start, 1, 1)
     if not real.raws or rng.random() < 0.4:

@@ -17,6 +17,8 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.library.node import Node
 from holdfast.node.links import receive
 from holdfast.node.log import serve as giving
+from holdfast.node.snapshots.link_export import give_part
+from holdfast.protocol.link_snapshot import LinkSnapshotPart, SnapshotPartAsked
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.errors import (
     BadAnswer,
@@ -63,8 +65,8 @@ class Object(NamedTuple):
     content: bytes = b""
 
 
-Question = Retirement | Registration | Fetch | Confirmation | Piece
-Answer = Batch | Object | HoldfastError | None
+Question = Retirement | Registration | Fetch | Confirmation | Piece | SnapshotPartAsked
+Answer = Batch | Object | LinkSnapshotPart | HoldfastError | None
 
 
 @dataclass(slots=True)
@@ -78,6 +80,8 @@ class ReaderState:
     """The number of the question whose answer it waits for."""
     new_epoch: int | None = None
     """The epoch in which the source counts now, if an answer said so."""
+    wants_snapshot: bool = False
+    """The source no longer holds what comes next."""
     batch: Batch | None = None
     """Entries that wait for the objects that they name."""
     absent: set[str] = field(default_factory=set)
@@ -139,6 +143,8 @@ def serve(node: Node, relation: SimulatedLink, question: Question) -> tuple[Answ
                 return (giving.serve_batch(engine, caller, question),)
             case Piece():
                 return (_piece(engine, question),)
+            case SnapshotPartAsked():
+                return (give_part(engine, caller, question),)
     except OWN_TROUBLE:
         raise
     except HoldfastError as error:

@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.node.links.source import LinkSource
 from holdfast.protocol.commit_page import StateObject
+from holdfast.protocol.link_snapshot import (
+    LinkSnapshotPart,
+    SnapshotPartAsked,
+    decode_part,
+    encode_part,
+)
 from holdfast.protocol.log_wire import Batch, Confirmation, Fetch, Registration
 from holdfast.rules.errors import HoldfastError, Unreachable
 from holdfast.rules.rows import LinkRow
@@ -66,6 +72,11 @@ class _Source(ABC):
 
     def committed_state(self, mesh: str, have: int) -> StateObject:
         raise AssertionError("no mesh of these worlds has voters")
+
+    def snapshot_part(self, asked: SnapshotPartAsked) -> LinkSnapshotPart:
+        answer = self._ask(asked)
+        assert isinstance(answer, LinkSnapshotPart), f"a part is answered with {answer}"
+        return decode_part(encode_part(answer))  # as it travels
 
     def retire(self, consumer: str) -> None:
         self._ask(Retirement(consumer))

@@ -57,6 +57,7 @@ from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
 
 from holdfast.node.library.node import Node
+from holdfast.node.links.source import LinkSource
 from holdfast.protocol.log_wire import Batch
 from holdfast.rules.errors import DiskFull, HoldfastError, StoreFailed, Unknown
 from holdfast.rules.filters import Filter
@@ -290,6 +291,14 @@ class NodeWorld(World):
         # Only now: a node that died in the middle of it has answered nobody.
         self.observe(machine)
         return result
+
+    def source_of(self, relation: SimulatedLink) -> LinkSource:
+        """The other end of a link, for code that waits for its answers."""
+        raise AssertionError("no link of this world needs it")
+
+    def take_snapshot(self, relation: SimulatedLink, act: Callable[[Node], T]) -> T | None:
+        """A reader takes a snapshot of its source, or some parts of one."""
+        return self.take(relation, act)
 
     def take(self, relation: SimulatedLink, act: Callable[[Node], T]) -> T | None:
         """A reader takes something in. What its log gains by that came from the source."""

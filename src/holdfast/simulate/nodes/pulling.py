@@ -20,6 +20,7 @@ import msgspec
 from holdfast.node.library.node import Node
 from holdfast.node.links import receive
 from holdfast.node.links.same_log import LOOK, begins_as_read, is_same_log
+from holdfast.node.links.snapshot import LinkSnapshotTaken, take_snapshot
 from holdfast.protocol.log_wire import (
     Batch,
     Confirmation,
@@ -43,10 +44,12 @@ from holdfast.rules.links import (
     rows_after_batch,
     rows_after_break,
     start_of,
+    without_snapshot,
 )
 from holdfast.rules.rows import LinkRow
 from holdfast.simulate.nodes.link import (
     BATCH_ENTRIES_MAX,
+    OWN_TROUBLE,
     Answer,
     Object,
     Piece,
@@ -143,6 +146,8 @@ class Pulling:
         if question is not None:
             then = partial(self._looked_back, relation, row, answers)
             self._ask(relation, question, then, but=(Truncated, PastEnd))
+        elif same and relation.memory.wants_snapshot:
+            self._snapshot(relation, row)
         elif same:
             relation.memory.connected = True
             self._fetch(relation, row)
@@ -195,6 +200,28 @@ class Pulling:
         else:
             relation.memory.connected = True
             self._fetch(relation, begun)
+
+    def _snapshot(self, relation: SimulatedLink, row: LinkRow) -> None:
+        """Makes up for what the source has truncated, by the code that links run."""
+        world = self._world
+        source = world.source_of(relation)
+
+        def act(node: Node) -> LinkSnapshotTaken | HoldfastError | None:
+            try:
+                return take_snapshot(node._engine, source, row)
+            except OWN_TROUBLE:
+                raise
+            except HoldfastError as error:
+                return error
+
+        taken = world.take_snapshot(relation, act)
+        if isinstance(taken, HoldfastError):
+            self._fail(relation, taken)
+        elif taken is not None:
+            world.happened["snapshot"] += 1
+            world.note(f"{relation.label} takes {taken.rows} changes of a snapshot")
+            relation.memory = ReaderState(connected=True)
+            self._fetch(relation, taken.link)
 
     # --- questions and answers ----------------------------------------------------------------
 
@@ -374,6 +401,8 @@ class Pulling:
         """The connection is over. The next one begins at the stored cursor."""
         world, memory = self._world, relation.memory
         plan = after_error(error, memory.attempts, self._rng.random())
+        if isinstance(error, Truncated) and memory.wants_snapshot:
+            plan = without_snapshot()
         world.note(f"{relation.label} is {plan.state}: {type(error).__name__}")
         world.happened[type(error).__name__] += 1
         relation.memory = ReaderState(attempts=memory.attempts + 1, state=plan.state)
@@ -381,6 +410,9 @@ class Pulling:
             relation.rows = rows_after_break(min(BATCH_ENTRIES_MAX, relation.rows))
         if isinstance(error, EpochChanged):
             relation.memory.new_epoch = error.epoch
+        relation.memory.wants_snapshot = plan.state is not LinkState.TRUNCATED and (
+            isinstance(error, Truncated) or memory.wants_snapshot
+        )
         if plan.delay_ms is not None:
             world.at(plan.delay_ms + 1, self._again, relation, name=f"{relation.label} tries again")
 

@@ -62,13 +62,23 @@ class AgeWatch:
         self._right_since[peer] = head
         if abs(newest.recorded_at - true_ms) <= RIGHT_MS:
             later = now_ms + SLACK_MS
-            past = [turn.high_ms for turn in tx.log_turns() if turn.high_ms <= later + HOUR_MS]
-            # Else nobody can tell yet which side of the turn was wrong.
-            passed = newest.recorded_at >= max(past, default=0)
-            if passed and tx.log_at(later, later + HOUR_MS, cautious=True) != head:
+            if (
+                tells_ages(tx, later + HOUR_MS)
+                and tx.log_at(later, later + HOUR_MS, cautious=True) != head
+            ):
                 problems.append("entries will not be old when they are")
             self._looks[peer] = [*looks[-_LOOKS_MAX:], _Look(true_ms, head)]
         return problems
+
+
+def tells_ages(tx: Reader, now_ms: int) -> bool:
+    """Whether the last entry of a log was recorded after all times that its clock has shown and
+    that have come. Else nobody can tell yet which side of a turn was wrong, and the cautious keep
+    the entries until there is another one.
+    """
+    newest = tx.log_get(tx.log_bounds()[1])
+    past = [turn.high_ms for turn in tx.log_turns() if turn.high_ms <= now_ms]
+    return newest is None or newest.recorded_at >= max(past, default=0)
 
 
 _LOOKS_MAX: Final = 30

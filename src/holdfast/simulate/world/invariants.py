@@ -33,7 +33,7 @@ from holdfast.rules.merge import version_of
 from holdfast.rules.order import Version, order_key
 from holdfast.rules.rows import Entry, FileRow
 from holdfast.rules.tasks import DISCARDED, TaskStatus
-from holdfast.rules.vectors import FLOAT_BYTES, Model
+from holdfast.rules.vectors import Model
 from holdfast.storage.files.blobs import BlobStore
 from holdfast.storage.ports import Reader
 
@@ -274,7 +274,7 @@ def _vectors(reader: Reader) -> list[str]:
             dim=row.dim,
             quantization=row.quantization,
         )
-        origin = bytes(model.dim * FLOAT_BYTES)
+        origin = bytes(model.packed_bytes)
         for mesh in reader.mesh_list():
             live = reader.vector_scan(mesh.slug, row.id, 0, ALL, live_only=True)
             if len(live) >= SEARCH_LIMIT_MAX:

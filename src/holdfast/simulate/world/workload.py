@@ -23,7 +23,7 @@ from holdfast.rules.vectors import Model
 from holdfast.storage.tickets import Ticket
 
 KEYS: Final = ("a", "b", "c", "d")
-PATHS: Final = ("notes.txt", "data/one.bin", "data/two.bin")
+PATHS: Final = ("notes.txt", "data/one.bin", "Übersicht/文書.bin")
 BLOBS: Final = tuple(bytes([n]) * (INLINE_BYTES_MAX + n) for n in range(3))
 MODEL: Final = Model(provider="simulated", name="tiny", dim=2)
 TASKS_MAX: Final = 6

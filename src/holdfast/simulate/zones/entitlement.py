@@ -17,11 +17,13 @@ its own restore, it has lost. Nothing else is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.protocol.log_wire import Batch
+from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.filters import CLASSES
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.ids import id_text
@@ -31,6 +33,22 @@ from holdfast.simulate.world.log_history import LogHistory, Seen
 from holdfast.storage.ports import Reader
 
 AS_FOUND: Final = -1
+REPLACING: Final = ("state", "memory", "file")
+"""Families in which a later write replaces an earlier one."""
+
+
+class Key(NamedTuple):
+    """What the versions of one row have in common."""
+
+    family: str
+    mesh: str
+    owner: str
+    entity: str
+
+
+def _key(seen: Seen) -> Key:
+    family = seen.op.split(".")[0]
+    return Key(family, seen.mesh, "" if family == "state" else seen.origin, seen.entity)
 
 
 def entitles(relation: SimulatedLink, seen: Seen) -> bool:
@@ -121,6 +139,20 @@ class Entitlement:
             missing = self._missing(relation, self.coverage[relation].floor, source.first - 1)
             self.excused.setdefault(relation.reader, set()).update(missing)
 
+    def excuse_what_was_replaced(self, relation: SimulatedLink) -> None:
+        """A link takes a snapshot for what its source has truncated: of a key that was written
+        again it owes the last version only. Anything else must come.
+        """
+        source, covered = self.chronicles[relation.source], self.coverage[relation]
+        versions = Counter(_key(seen) for seen in source.entries)
+        replaced = {
+            seen.id
+            for seen in source.entries[covered.floor : source.first - 1]
+            if _key(seen).family in REPLACING and versions[_key(seen)] > 1
+        }
+        missing = self._missing(relation, covered.floor, source.first - 1)
+        self.excused.setdefault(relation.reader, set()).update(replaced & {*missing})
+
     def went_back(self, peer: str) -> None:
         """Called when a node was restored: what was compared is compared again."""
         self.vetted[peer] = 0
@@ -204,7 +236,13 @@ class Entitlement:
             return False
         if seen.id in source.lost:
             return True  # the source was restored meanwhile, and does not know it any more
-        return source.holds(seen.id) and entitles(relation, source.at(source.offsets[seen.id]))
+        if not source.holds(seen.id):
+            return False
+        there = source.at(source.offsets[seen.id])
+        if seen.epoch == UNCOUNTED:
+            # A snapshot gives a reader that was restored also what it had brought there itself.
+            there = there._replace(via="")
+        return entitles(relation, there)
 
     def _missing(self, relation: SimulatedLink, after: int, upto: int) -> list[bytes]:
         """What the reader lacks of (after, upto] in the source's log and is entitled to."""
@@ -259,8 +297,8 @@ class Entitlement:
         for peer, chronicle in self.chronicles.items():
             last: dict[tuple[str, str, int], int] = {}
             for seen in chronicle.entries:
-                if not self._one_way(seen.origin, peer, ()):
-                    continue
+                if seen.epoch == UNCOUNTED or not self._one_way(seen.origin, peer, ()):
+                    continue  # what was rebuilt for a snapshot has no number of its origin
                 key = (seen.mesh, seen.origin, seen.epoch)
                 if seen.seq <= last.get(key, 0):
                     problems.append(

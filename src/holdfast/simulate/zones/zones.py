@@ -19,13 +19,14 @@ The same seed tells the same story again:
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.node.library.node import Node
 from holdfast.node.links.registry import Links
+from holdfast.node.links.source import LinkSource
 from holdfast.node.recovery.backup import backup, restore
 from holdfast.node.trust.trust import Trust
 from holdfast.node.upkeep.sweep import Ttl
@@ -35,8 +36,9 @@ from holdfast.rules.limits import DAY_MS, HOUR_MS
 from holdfast.rules.links import LinkState
 from holdfast.rules.rows import LinkRow
 from holdfast.simulate.nodes.link import ReaderState, SimulatedLink, add_link, row_of
-from holdfast.simulate.nodes.link_sources import reach_in
+from holdfast.simulate.nodes.link_sources import Direct, reach_in
 from holdfast.simulate.nodes.nodes import NodeWorld, running
+from holdfast.simulate.world.age_watch import tells_ages
 from holdfast.simulate.world.invariants import differences, missing_content
 from holdfast.simulate.world.log_history import Seen
 from holdfast.simulate.world.machine import Died, Machine
@@ -46,6 +48,8 @@ from holdfast.simulate.zones.storm import ZoneStorm
 from holdfast.simulate.zones.topologies import MESHES, another_filter, draw, peers_of, traits_of
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Reader, Transaction
+
+T = TypeVar("T")
 
 TTL: Final = Ttl(
     log_ms=HOUR_MS,
@@ -100,6 +104,16 @@ class ZoneWorld(NodeWorld):
         if problems:
             self.break_off("; ".join(problems[:5]))
 
+    # --- snapshots ------------------------------------------------------------------------------
+
+    def source_of(self, relation: SimulatedLink) -> LinkSource:
+        return Direct(self, relation)
+
+    def take_snapshot(self, relation: SimulatedLink, act: Callable[[Node], T]) -> T | None:
+        # What it stands for is looked at before the cursor says so.
+        self.entitlement.excuse_what_was_replaced(relation)
+        return super().take_snapshot(relation, act)
+
     # --- people ---------------------------------------------------------------------------------
 
     def set_paused(self, relation: SimulatedLink, paused: bool) -> bool:
@@ -132,7 +146,7 @@ class ZoneWorld(NodeWorld):
             return
         # What is gone is excused before the link goes on, so that the link is not blamed for it.
         self.entitlement.excuse_what_is_gone(relation, before)
-        after = self.run_on(machine, "link", act)
+        after = self.take(relation, act)
         if after is not None and after.cursor > before.cursor:
             self.happened["skipped"] += 1
             self.note(f"{relation.label} goes on after {after.cursor}")
@@ -311,14 +325,18 @@ class ZoneWorld(NodeWorld):
                     self.break_off(f"{other.peer} and {machine.peer} end up apart: {line}")
 
     def _forget_all(self) -> None:
-        """All readers have confirmed all: once it is old, a log keeps nothing but its end."""
+        """All readers have confirmed all: once it is old, a log keeps nothing but its end. A node
+        whose clock was set back, and which has written nothing since that time came, keeps more.
+        """
         self.run(until=self.ticks + TTL.log_ms + 3 * HOUR_MS)
         for machine in self.machines.values():
             node = running(machine)
             node.sweep(self.ttl)
             self.observe(machine)
             head = node.log.head()
-            if head.first != max(1, head.offset):
+            with node._engine.store.read() as tx:
+                told = tells_ages(tx, machine.clock.now_ms())
+            if told and head.first != max(1, head.offset):
                 self.break_off(f"{machine.peer} keeps [{head.first}, {head.offset}] for nobody")
             self.look_into(machine)
 

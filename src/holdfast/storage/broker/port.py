@@ -329,6 +329,9 @@ class BrokerStore(Protocol):
         - Invites that are over, used up or not; uploads to which nothing was added for a day.
         """
 
+    async def foresee_sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        """What one such sweep would remove. Nothing changes."""
+
     async def orphans(self, limit: int) -> list[Orphan]:
         """Dedupe rows without their message, and messages without their dedupe row."""
 

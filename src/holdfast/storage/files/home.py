@@ -15,6 +15,7 @@
     whereabouts.json                      0600
     logs/metrics.jsonl
     processes/<pid>-<random>              one per process that has the home open (`presence`)
+    watchers/<pid>-<random>               0600   sockets of readers that wait, while there are any
 
 It is a home once `data.db` exists. The folder is ours alone: another owner, or a link where a file
 belongs, is refused; modes that drifted are mended, and the caller tells about it.
@@ -106,6 +107,11 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "wake.sock"
 
     @property
+    def watchers(self) -> Path:
+        """Sockets of readers that wait; use `watchers_folder`."""
+        return self.root / "watchers"
+
+    @property
     def ballast(self) -> Path:
         return self.root / "ballast"
 
@@ -152,6 +158,11 @@ class HomePaths(msgspec.Struct, frozen=True):
         return self.root / "whereabouts.json"
 
     @property
+    def console(self) -> Path:
+        """The sessions of browsers at the console. Never in a backup."""
+        return self.root / "console.json"
+
+    @property
     def ephemeral(self) -> Path:
         """Marks a home that is removed when its daemon ends."""
         return self.root / "ephemeral"
@@ -186,6 +197,7 @@ class HomePaths(msgspec.Struct, frozen=True):
             self.tls_key,
             self.auth_key,
             self.ballast,
+            self.console,
         )
         return (*inner, self.metrics, self.backup_lock, self.bus_mark, *serving, *self._voting)
 
@@ -253,6 +265,7 @@ def check_modes(paths: HomePaths, *, full: bool = False) -> list[str]:
         mended += _guard_if_there(folder, stat.S_IFDIR)
     for file in paths.files:
         mended += _guard_if_there(file, stat.S_IFREG)
+    mended += _guard_if_there(paths.watchers, stat.S_IFDIR)
     for socket in paths.sockets:
         mended += _guard_if_there(socket, stat.S_IFSOCK)
     for blob_folder in _hex_names(paths.blobs, _BLOB_FOLDER_CHARS):
@@ -276,6 +289,16 @@ def wake_path(paths: HomePaths, *, make: bool = False) -> Path:
     """
     path = _reachable(paths, paths.wake)
     return _safe(path, paths) if make else path
+
+
+def watchers_folder(paths: HomePaths, *, make: bool = False) -> Path:
+    """Where readers that wait for commits have their sockets; the first of them makes it. With
+    `make`, for readers, see `socket_path`; for those who nudge them this never fails.
+    """
+    # A name in it is that of a process and eight digits.
+    longest = paths.watchers / "4294967295-12345678"
+    folder = _reachable(paths, longest, below=paths.watchers.name).parent
+    return _safe(folder, paths) if make else folder
 
 
 # --- The folder --------------------------------------------------------------------------------
@@ -380,16 +403,17 @@ def _guard(path: str | Path, status: os.stat_result, kind: int) -> list[str]:
     return [f"{path} had mode {mode:04o}; it is {wanted_mode:04o} again"]
 
 
-def _reachable(paths: HomePaths, socket: Path) -> Path:
-    """A name for the socket that the kernel takes."""
+def _reachable(paths: HomePaths, socket: Path, *, below: str = "") -> Path:
+    """A name for the socket that the kernel takes. `below` is the folder of the home for it."""
     # The real path decides: a home is the same by whatever links one comes to it.
     real = os.fsencode(os.path.realpath(paths.root))
-    if len(real) + len(f"/{socket.name}") <= _SOCKET_PATH_BYTES_MAX:
-        return Path(os.fsdecode(real)) / socket.name
+    name = Path(below, socket.name)
+    if len(real) + len(f"/{name}") <= _SOCKET_PATH_BYTES_MAX:
+        return Path(os.fsdecode(real)) / name
     from hashlib import sha256  # rarely needed, and it would cost every start
 
-    name = f"holdfast-{os.geteuid()}-{sha256(real).hexdigest()[:32]}"
-    return _SHORT_PLACE / name / socket.name
+    short = f"holdfast-{os.geteuid()}-{sha256(real).hexdigest()[:32]}"
+    return _SHORT_PLACE / short / name
 
 
 def _safe(socket: Path, paths: HomePaths) -> Path:

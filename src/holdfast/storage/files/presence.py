@@ -10,6 +10,10 @@ numbers, which are used again and repeat between containers, decide nothing.
 - A process that asks takes a shared lock for a moment. Two that ask at once do not see each other.
 - A forked child gets a copy of the descriptor, which would keep a dead parent's lock alive, so the
   child closes it first thing. A child that works on the home opens it anew.
+- The sign of a process that works on the database says on which one, and since which start of the
+  machine (`vouch`): if it is killed and the machine goes on, the system still has every byte that
+  it wrote, and there is less to check (docs/decisions/0108). Once its disk has failed it says so no
+  more (`doubt`).
 - The file is not flushed: that would cost more than opening the home. Most file systems keep the
   order of changes, so it is on the disk once any later write is; where one does not, a leftover WAL
   tells the same after a power cut.
@@ -21,7 +25,8 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +42,7 @@ from holdfast.storage.files.home import HomePaths, status_of
 from holdfast.storage.owned_lock import owned_lock, run_locked
 
 _PRESENCE_BYTES_MAX: Final = 8192
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -49,6 +55,8 @@ class Holder(msgspec.Struct, frozen=True):
     """Milliseconds since 1970 on that process's clock."""
     name: str
     """Of its file in `processes/`; never used twice."""
+    proof: str = ""
+    """Which database it worked on, since which start of the machine; empty if it does not say."""
 
 
 class _Note(msgspec.Struct):
@@ -57,15 +65,17 @@ class _Note(msgspec.Struct):
     pid: int
     started_at_ms: int
     argv0: str
+    proof: str = ""
 
 
 class Presence:
     """This process's sign at the door of a home. Two in one process are fine."""
 
-    __slots__ = ("path",)
+    __slots__ = ("_note", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._note = _Note(os.getpid(), time.time_ns() // 1_000_000, _argv0())
 
     @classmethod
     def enter(cls, paths: HomePaths) -> Presence:
@@ -78,11 +88,37 @@ class Presence:
         """A sign with a name of its own, which has not appeared yet."""
         return cls(paths.processes / f"{os.getpid()}-{os.urandom(8).hex()}")
 
+    def vouch(self, database: Path) -> None:
+        """Says that all that this process writes goes to this database, by way of a system that is
+        up. What cannot be said is left out: then more is checked, and nothing is lost.
+        """
+        with suppress(OSError):
+            self._say(proof_of(database))
+
+    def doubt(self) -> None:
+        """A disk has failed under this process: nobody shall rely on what it has written."""
+        try:
+            self._say("")
+        except OSError:
+            with suppress(OSError):
+                run_locked(_fork_waits, lambda: self._write(b""))  # needs no room
+
+    def _say(self, proof: str) -> None:
+        note = msgspec.structs.replace(self._note, proof=proof)
+        run_locked(_fork_waits, lambda: self._write(msgspec.json.encode(note)))
+
+    def _write(self, content: bytes) -> None:
+        fd = _held.get(self.path.name)
+        if fd is not None:
+            # Shorter first: a reader in between finds a note that cannot be read, and no wrong one.
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, content, 0)
+
     def appear(self, *, full_disk: bool = False) -> None:
         """With `full_disk`, who finds no room for a sign goes on without: a home can still be read
         then. Who works on a home alone needs one.
         """
-        note = msgspec.json.encode(_Note(os.getpid(), time.time_ns() // 1_000_000, _argv0()))
+        note = msgspec.json.encode(self._note)
         with disk_errors(f"enter {self.path.parent.parent}"):
             for content in (note, b""):
                 try:
@@ -129,6 +165,28 @@ def others(paths: HomePaths) -> list[Holder]:
 def unclean(paths: HomePaths) -> list[Holder]:
     """The processes that ended without leaving: killed, crashed, or the machine went down."""
     return [holder for holder, alive in _look(paths) if not alive]
+
+
+def proof_of(database: Path) -> str:
+    """What stays the same while the machine is up and the database is where it is. A copy, or one
+    that took its place, is another; so is the same one after a power cut. Empty if the system does
+    not tell when it was started.
+    """
+    try:
+        boot = _BOOT_ID.read_text().strip()
+        status = os.stat(database)
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return f"{boot} {status.st_dev} {status.st_ino}" if boot else ""
+
+
+def only_killed(paths: HomePaths, ended: Sequence[Holder]) -> bool:
+    """Did these processes end while the machine went on and their disk worked? Without a log to
+    look at, where nobody else has the home open, it cannot be said.
+    """
+    proof = proof_of(paths.database)
+    alike = bool(ended) and bool(proof) and all(holder.proof == proof for holder in ended)
+    return alike and (status_of(paths.wal) is not None or bool(others(paths)))
 
 
 def left_log(paths: HomePaths) -> bool:
@@ -214,7 +272,8 @@ def _holder(name: str, status: os.stat_result, content: bytes) -> Holder:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # A power cut may keep the name and lose the content; the name and the time are enough.
         note = _Note(_pid_of(name) or 0, status.st_mtime_ns // 1_000_000, "")
-    return Holder(note.pid, note.argv0 or "an unknown command", note.started_at_ms, name)
+    command = note.argv0 or "an unknown command"
+    return Holder(note.pid, command, note.started_at_ms, name, note.proof)
 
 
 def _pid_of(name: str) -> int | None:

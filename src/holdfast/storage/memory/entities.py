@@ -20,6 +20,9 @@ class MemoryEntities(UndoTables):
         table = self._table("entity")
         return {key: table[mesh, *key] for key in keys if (mesh, *key) in table}
 
+    def entity_revision_many(self, mesh: str, keys: Sequence[EntityKey]) -> dict[EntityKey, int]:
+        return {key: row.revision for key, row in self.entity_many(mesh, keys).items()}
+
     def entity_list(
         self, mesh: str, type: str, after: str, limit: int, *, live_only: bool = True
     ) -> list[EntityRow]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.limits import INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
@@ -41,11 +42,15 @@ class MemoryInbox(UndoTables):
             row
             for row in self._inbox()
             if row.number > after
+            and row.mesh  # else it only keeps its number (see mesh_end)
             and mesh in (None, row.mesh)
             and not (unread_only and row.read_at is not None)
             and (not match.narrows or _matches(row, match, after))
         ]
         return rows[:limit]
+
+    def inbox_ids_within(self, span: IdSpan, limit: int) -> list[bytes]:
+        return sorted(row.id for row in self._inbox() if span.first <= row.id <= span.last)[:limit]
 
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         return [row for row in self._inbox() if row.hooked_at is None][:limit]
@@ -54,7 +59,7 @@ class MemoryInbox(UndoTables):
         return max(self._table("inbox"), default=0)
 
     def inbox_counts(self) -> tuple[int, int]:
-        rows = list(self._inbox())
+        rows = [row for row in self._inbox() if row.mesh]
         return len(rows), sum(row.read_at is None for row in rows)
 
     def inbox_floor(self, after: int) -> int | None:

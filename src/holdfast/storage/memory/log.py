@@ -43,6 +43,8 @@ class MemoryLog(MemoryStreams):
         start = max(start, first)
         stop = min(end, last + 1, start + max(limit, 0))
         log = self._table("log")
+        if self._table("log_hole"):
+            return [log[at] for at in range(start, min(end, last + 1)) if at in log][:limit]
         return [log[offset] for offset in range(start, stop)]
 
     def log_newest(self, mesh: str, entity: str, most: int) -> list[Entry]:
@@ -139,7 +141,10 @@ class MemoryLog(MemoryStreams):
         first, last = self.log_bounds()
         stop = min(below, last, first + most)
         for offset in range(first, stop):
-            entry = self._table("log")[offset]
+            entry = self._table("log").get(offset)
+            if entry is None:  # it went with its mesh
+                self._drop("log_hole", offset)
+                continue
             gone = decode_trusted(entry.raw)
             self._put("forgotten", entry.id, (offset, gone.fingerprint, now_ms))
             if self._table("stream"):

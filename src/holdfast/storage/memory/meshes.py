@@ -9,7 +9,7 @@ import msgspec
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
 from holdfast.rules.lamport import merge_run, tick, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
-from holdfast.rules.rows import KnownMember, MeshRow, PeerRow
+from holdfast.rules.rows import BlockedPeer, KnownMember, MeshRow, PeerRow
 from holdfast.storage.memory.undo import UndoTables
 
 
@@ -31,6 +31,13 @@ class MemoryMeshes(UndoTables):
     def mesh_add(self, row: MeshRow) -> None:
         if row.slug in self._table("mesh"):
             raise AlreadyExists(f"mesh {row.slug!r} exists already")
+        if row.slug in self._table("mesh_ending"):
+            raise AlreadyExists(f"mesh {row.slug!r} is being deleted, and not all of it is gone")
+        was = self._table("ended_mesh").get(row.slug)
+        if was is not None:
+            row = msgspec.structs.replace(
+                row, lamport=max(row.lamport, was.lamport), seq=max(row.seq, was.seq)
+            )
         self._put("mesh", row.slug, row)
 
     def mesh_change(self, row: MeshRow) -> None:
@@ -106,6 +113,23 @@ class MemoryMeshes(UndoTables):
                 last_lamport=max(row.last_lamport, before.last_lamport),
             )
         self._put("peer", (row.mesh, row.peer), row)
+
+    def blocked_get(self, peer: str) -> BlockedPeer | None:
+        return self._table("blocked_peer").get(peer)
+
+    def blocked_list(self) -> list[BlockedPeer]:
+        return sorted(self._table("blocked_peer").values(), key=lambda row: row.peer.encode())
+
+    def blocked_put(self, row: BlockedPeer) -> None:
+        self._put("blocked_peer", row.peer, row)
+
+    def blocked_drop(self, peer: str) -> None:
+        self._drop("blocked_peer", peer)
+
+    def blocked_dropped(self, peer: str, count: int) -> None:
+        row = self.blocked_get(peer)
+        if row is not None:
+            self.blocked_put(msgspec.structs.replace(row, dropped=row.dropped + count))
 
     def known_members_list(self, mesh: str) -> list[KnownMember]:
         return sorted(self._rows("known_member", mesh), key=lambda row: row.key)

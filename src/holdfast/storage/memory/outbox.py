@@ -7,6 +7,7 @@ from itertools import islice, takewhile
 
 import msgspec
 
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.outbox import is_quorum_lane, waits_until
 from holdfast.rules.rows import OutboxRow
 from holdfast.storage.memory.undo import UndoTables
@@ -23,6 +24,11 @@ class MemoryOutbox(UndoTables):
 
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         return [row for row in self._outbox() if row.id == id]
+
+    def outbox_ids_within(self, lane: str | None, span: IdSpan, limit: int) -> list[bytes]:
+        return sorted({row.id for row in self._outbox(lane) if span.first <= row.id <= span.last})[
+            :limit
+        ]
 
     def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
@@ -55,13 +61,14 @@ class MemoryOutbox(UndoTables):
         self, lane: str | None, states: Collection[str], after: int, limit: int
     ) -> list[OutboxRow]:
         rows = [row for row in self._outbox(lane, *map(str, states)) if row.number > after]
-        return rows[:limit]
+        return [row for row in rows if row.lane][:limit]  # one without keeps its number
 
     def outbox_counts(self) -> dict[tuple[str, str], int]:
         counts: dict[tuple[str, str], int] = {}
         for row in self._outbox():
             key = row.lane, str(row.state)
-            counts[key] = counts.get(key, 0) + 1
+            if row.lane:
+                counts[key] = counts.get(key, 0) + 1
         return counts
 
     def outbox_oldest(self, lane: str) -> int | None:

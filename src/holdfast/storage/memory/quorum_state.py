@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.rules.quorum.commit_record import intent_of, void_intent
 from holdfast.rules.quorum.degraded_read import SharedSnapshot
-from holdfast.rules.quorum.known_intents import intent_of, void_intent
 from holdfast.rules.quorum.state_rows import (
     STAGED,
     CommitRow,
@@ -66,6 +66,9 @@ class MemoryQuorumState(MemoryEntities):
             elif number is not None:
                 found[id] = void_intent(id, commits[number].record)
         return found
+
+    def intents_are_new(self, mesh: str, ids: Sequence[bytes]) -> bool:
+        return not self.intents_known(mesh, ids)
 
     def lease_get(self, mesh: str, name: str) -> LeaseRow | None:
         return self._table("lease").get((mesh, name))

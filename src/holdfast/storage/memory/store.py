@@ -21,6 +21,7 @@ from holdfast.storage.memory.consumers import MemoryConsumers
 from holdfast.storage.memory.families import MemoryFamilies
 from holdfast.storage.memory.inbox import MemoryInbox
 from holdfast.storage.memory.log_pages import MemoryLogPages
+from holdfast.storage.memory.mesh_end import MemoryMeshEnd
 from holdfast.storage.memory.meshes import MemoryMeshes
 from holdfast.storage.memory.outbox import MemoryOutbox
 from holdfast.storage.memory.quorum_state import MemoryQuorumState
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 
 class MemoryTransaction(
+    MemoryMeshEnd,
     MemoryMeshes,
     MemoryLogPages,
     MemoryFamilies,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.rules.id_prefix import IdSpan
+from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version, order_key
+from holdfast.rules.retention import is_forgotten_task
 from holdfast.rules.rows import TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStatus
 from holdfast.storage.memory.undo import UndoTables
+from holdfast.storage.task_port import ForgottenTask
 
 
 class MemoryTasks(UndoTables):
@@ -33,6 +37,11 @@ class MemoryTasks(UndoTables):
             and (status is None or row.status is status)
         ]
         return sorted(rows, key=lambda row: row.task.encode())[:limit]
+
+    def task_ids_within(self, mesh: str, span: IdSpan, limit: int) -> list[str]:
+        first, last = id_text(span.first), id_text(span.last)
+        rows = (row for row in self._rows("task", mesh) if row.known and first <= row.task <= last)
+        return sorted(row.task for row in rows)[:limit]
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         rows = [row for row in self._rows("task_event", mesh) if row.task == task]
@@ -82,6 +91,11 @@ class MemoryTasks(UndoTables):
     def task_event_create(self, mesh: str, task: str) -> TaskEventRow | None:
         return next((row for row in self.task_events(mesh, task) if row.kind == "create"), None)
 
+    def task_forgotten(self, mesh: str, task: str) -> bool:
+        buried = (mesh, task) in self._table("buried_task")
+        floor = self._table("task_floor").get((mesh,), "")
+        return is_forgotten_task(task, buried=buried, floor=floor)
+
     def task_lacks_standings(self, mesh: str, task: str) -> bool:
         return any(row.standing is None for row in self.task_events(mesh, task))
 
@@ -94,3 +108,31 @@ class MemoryTasks(UndoTables):
         if before is not None:
             row = msgspec.structs.replace(row, applied_at=before.applied_at)
         self._put("task_event", key, row)
+
+    def tasks_forget(
+        self, mesh: str, below_offset: int, most: int, names_max: int
+    ) -> list[ForgottenTask]:
+        ended = [
+            row
+            for row in self._rows("task", mesh)
+            if row.status in (TaskStatus.COMPLETED, TaskStatus.CANCELLED)
+            and row.offset < below_offset
+        ]
+        removed: list[ForgottenTask] = []
+        rows = 0
+        for row in sorted(ended, key=lambda row: row.offset):
+            turns = self.task_events(mesh, row.task)
+            if removed and rows + len(turns) >= most:
+                break
+            rows += len(turns) + 1
+            removed.append(ForgottenTask(row.last.lamport, row.offset))
+            for turn in turns:
+                self._drop("task_event", (mesh, row.task, turn.version))
+            self._drop("task", (mesh, row.task))
+            self._put("buried_task", (mesh, row.task), None)
+        names = sorted(task for of, task in self._table("buried_task") if of == mesh)
+        timed = [task for task in names if task[14:15] == "7"]
+        for task in timed[: max(0, len(names) - names_max)]:
+            self._drop("buried_task", (mesh, task))
+            self._put("task_floor", (mesh,), max(task, self._table("task_floor").get((mesh,), "")))
+        return removed

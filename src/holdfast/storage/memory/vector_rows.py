@@ -35,14 +35,24 @@ class MemoryVectors(UndoTables):
         return rows[:limit]
 
     def vector_search(
-        self, mesh: str, model: Model, packed: bytes, limit: int, *, exact: bool
+        self,
+        mesh: str,
+        model: Model,
+        packed: bytes,
+        limit: int,
+        *,
+        exact: bool,
+        owner: str | None = None,
     ) -> list[tuple[VectorRow, float]]:
-        check_packed(packed, model.dim)
+        check_packed(packed, model.dim, model.quantization)
         fingerprint = model.fingerprint
         hits = [
-            (distance(row.embedding, packed), number, row)
+            (distance(row.embedding, packed, model.quantization), number, row)
             for number, row in self._table("vector").items()
-            if row.live and row.mesh == mesh and row.model == fingerprint
+            if row.live
+            and row.mesh == mesh
+            and row.model == fingerprint
+            and owner in (None, row.owner)
         ]
         hits.sort(key=lambda hit: hit[:2])
         return [(row, far) for far, _, row in hits[:limit]]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from _thread import LockType, allocate_lock, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import apsw
@@ -30,8 +29,10 @@ from holdfast.rules.errors import (
 )
 from holdfast.storage import fork_gate
 
+TYPE_CHECKING = False  # type checkers know the name; importing typing costs the cold path
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 APPLICATION_ID = 0x486F6C64
 """`Hold`, in the file's header: what the `file` command and our own check recognise."""
@@ -50,7 +51,8 @@ def sync_mode(chosen: str | None, default: str | None) -> str:
     if mode not in ("full", "normal"):
         raise BadInput(
             f"store sync {mode!r} is neither full nor normal",
-            hint="full survives power loss; normal may lose the last commits then",
+            hint="set HOLDFAST_STORE_SYNC to full, which survives power loss, or to normal, which "
+            "may lose the last commits then",
         )
     return mode
 

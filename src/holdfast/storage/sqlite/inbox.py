@@ -7,6 +7,7 @@ from typing import Final
 
 import apsw
 
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.inbox_match import EVERY_MESSAGE, InboxMatch
 from holdfast.rules.limits import INBOX_SCAN_ROWS
 from holdfast.rules.rows import InboxRow
@@ -44,7 +45,8 @@ class InboxReads:
         limit: int,
         match: InboxMatch = EVERY_MESSAGE,
     ) -> list[InboxRow]:
-        terms = ["number > ?1", "(?2 IS NULL OR mesh = ?2)"]
+        # A row without a mesh only keeps its number (see mesh_end).
+        terms = ["number > ?1", "mesh <> ''", "(?2 IS NULL OR mesh = ?2)"]
         if unread_only:
             terms.append("read_at IS NULL")
         if match.narrows:
@@ -55,6 +57,10 @@ class InboxReads:
             (after, mesh, limit, *(_match_values(match, after) if match.narrows else ())),
         )
 
+    def inbox_ids_within(self, span: IdSpan, limit: int) -> list[bytes]:
+        sql = "SELECT id FROM inbox WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+        return [id for (id,) in self._con.execute(sql, (*span, limit))]
+
     def inbox_unhooked(self, limit: int) -> list[InboxRow]:
         return _ROW.select(self._con, "WHERE hooked_at IS NULL ORDER BY number LIMIT ?", (limit,))
 
@@ -62,7 +68,9 @@ class InboxReads:
         return int(self._con.execute("SELECT max(number) FROM inbox").get or 0)
 
     def inbox_counts(self) -> tuple[int, int]:
-        total = self._con.execute("SELECT count(*) FROM inbox").get
+        total = self._con.execute(
+            "SELECT count(*) - (SELECT count(*) FROM inbox WHERE offset = 0) FROM inbox"
+        ).get
         unread = self._con.execute("SELECT count(*) FROM inbox WHERE read_at IS NULL").get
         assert isinstance(total, int)
         assert isinstance(unread, int)

@@ -7,8 +7,10 @@ from pathlib import Path
 import apsw
 
 from holdfast.rules.errors import StoreCorrupt
+from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.storage.sqlite import migrations
 from holdfast.storage.sqlite.connection import connect, shut, typed
+from holdfast.storage.sqlite.log_leaves import LeafReads
 
 _PROBLEMS_MAX = 100
 
@@ -50,6 +52,9 @@ _OURS = {
     "a message of the inbox is something else in the log": (
         "SELECT number FROM inbox JOIN log USING (offset) WHERE log.id <> inbox.id"
     ),
+    "a hole of the log has an entry": (
+        "SELECT offset FROM log JOIN log_hole ON offset BETWEEN first AND last LIMIT 1"
+    ),
     "what has ended does not say when": (
         "SELECT number FROM spool WHERE (ended_at IS NULL) <> (state IN ('pending', 'inflight'))"
     ),
@@ -58,8 +63,10 @@ _OURS = {
         "FROM vector AS v WHERE v.live = 1 AND v.mesh = m.mesh AND v.model = m.model)"
     ),
     "the log has a gap": (
-        "SELECT max(offset) - min(offset) + 1 - count(*) FROM log "
-        "HAVING max(offset) - min(offset) + 1 <> count(*)"
+        "SELECT missing FROM (SELECT max(offset) - min(offset) + 1 - count(*) - "
+        "coalesce((SELECT sum(last - max(first, (SELECT min(offset) FROM log)) + 1) "
+        "FROM log_hole WHERE last >= (SELECT min(offset) FROM log)), 0) AS missing FROM log) "
+        "WHERE missing <> 0"
     ),
     "a clock is behind its own log": (
         "SELECT slug FROM mesh WHERE lamport < "
@@ -83,6 +90,39 @@ def integrity(path: Path, *, vfs: str | None = None, ours: bool = False) -> list
             shut(connection)
     except StoreCorrupt as error:
         return [error.message]
+
+
+def newest_integrity(path: Path) -> list[str]:
+    """What is wrong with what was written last: the tables that every write changes, and the newest
+    entries of the log. Its time does not grow with the database.
+    """
+    try:
+        connection = connect(path, read_only=True)
+        try:
+            return _check_newest(connection)
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise typed(error) from error
+        finally:
+            shut(connection)
+    except StoreCorrupt as error:
+        return [error.message]
+
+
+def _check_newest(connection: apsw.Connection) -> list[str]:
+    if migrations.version(connection) != migrations.LATEST:
+        return check(connection)
+    found = [
+        row[0]
+        for table in ("meta", "mesh")
+        for row in connection.execute(f"PRAGMA integrity_check({table})")
+        if row[0] != "ok"
+    ]
+    head = connection.execute("SELECT coalesce(max(offset), 0) FROM log").get
+    first = max(0, int(head) - CHUNK_ROWS) + 1
+    entries = LeafReads()
+    entries._con = connection
+    damaged = entries.log_damage(first, int(head) + 1, CHUNK_ROWS)
+    return found + [f"the entry at offset {offset}: {what}" for offset, what in damaged]
 
 
 def check(connection: apsw.Connection, *, ours: bool = False) -> list[str]:

@@ -41,6 +41,8 @@ def note_turns(connection: apsw.Connection, turns: tuple[ClockTurn, ...]) -> Non
 class LogReads(LogPages):
     _con: apsw.Connection
     _once: apsw.Cursor
+    may_have_holes = True
+    """False for a database from before meshes could be deleted."""
 
     def epoch(self) -> int:
         value = self._con.execute("SELECT value FROM meta WHERE name = 'epoch'").get
@@ -52,6 +54,10 @@ class LogReads(LogPages):
         if last is None:
             return 1, 0
         first = self._con.execute("SELECT min(offset) FROM log").get
+        if self.may_have_holes:
+            # What went with its mesh was not truncated: no reader has lost anything by it.
+            hole = self._con.execute("SELECT min(first) FROM log_hole").get
+            first = first if hole is None else min(first, hole)
         return int(first), int(last)
 
     def log_get(self, offset: int) -> Entry | None:
@@ -233,6 +239,7 @@ class LogWrites(LogReads, LeafWrites, StreamWrites):
         self._con.execute(
             "DELETE FROM log WHERE offset BETWEEN ? AND ?", (doomed[0][0], doomed[-1][0])
         )
+        self._con.execute("DELETE FROM log_hole WHERE last <= ?", (doomed[-1][0],))
         return len(doomed)
 
     def forgotten_add(self, id: bytes, fingerprint: bytes, now_ms: int) -> None:

@@ -113,13 +113,13 @@ def _terms(filter: Filter) -> tuple[str, list[str]]:
     """A filter as the rest of a WHERE clause, as `Filter.passes` says it."""
     terms: list[str] = []
     bindings: list[str] = []
-    ops = filter.ops
+    ops = filter.wanted_ops
     for column, chosen in (
-        ("mesh", filter.meshes),
-        ("op", () if ops is None else sorted(ops)),
-        ("origin", filter.origins),
+        ("mesh", filter.meshes or None),
+        ("op", None if ops is None else sorted(ops)),
+        ("origin", filter.origins or None),
     ):
-        if chosen:
+        if chosen is not None:
             terms.append(f"{column} IN ({', '.join('?' * len(chosen))})")
             bindings += chosen
     if filter.subjects:

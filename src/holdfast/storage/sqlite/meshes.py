@@ -13,7 +13,7 @@ import msgspec
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
 from holdfast.rules.lamport import merge_run, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
-from holdfast.rules.rows import KnownMember, MeshRow, PeerRow
+from holdfast.rules.rows import BlockedPeer, KnownMember, MeshRow, PeerRow
 from holdfast.storage.sqlite.columns import FLAG, NAMES, RowColumns
 
 _MESH = RowColumns("mesh", MeshRow, sync_paused=FLAG, on_bus=FLAG)
@@ -25,6 +25,7 @@ _CHANGED = RowColumns(
     on_bus=FLAG,
 )
 _PEER = RowColumns("peer", PeerRow)
+_BLOCKED = RowColumns("blocked_peer", BlockedPeer)
 _MEMBER = RowColumns("mate", KnownMember, grants=NAMES)
 
 
@@ -37,10 +38,10 @@ class MeshReads:
         return None if name is None else str(name)
 
     def mesh_get(self, slug: str) -> MeshRow | None:
-        return _MESH.find(self._con, "WHERE slug = ?", (slug,))
+        return _MESH.find(self._con, "WHERE slug = ? AND ending = 0", (slug,))
 
     def mesh_list(self) -> list[MeshRow]:
-        return _MESH.select(self._con, "ORDER BY slug")
+        return _MESH.select(self._con, "WHERE ending = 0 ORDER BY slug")
 
     def buried(self, mesh: str, name: bytes) -> int:
         found = self._con.execute(
@@ -50,6 +51,12 @@ class MeshReads:
 
     def peer_list(self, mesh: str) -> list[PeerRow]:
         return _PEER.select(self._con, "WHERE mesh = ? ORDER BY peer", (mesh,))
+
+    def blocked_get(self, peer: str) -> BlockedPeer | None:
+        return _BLOCKED.find(self._con, "WHERE peer = ?", (peer,))
+
+    def blocked_list(self) -> list[BlockedPeer]:
+        return _BLOCKED.select(self._con, "ORDER BY peer")
 
     def known_members_list(self, mesh: str) -> list[KnownMember]:
         return _MEMBER.select(self._con, "WHERE mesh = ? ORDER BY key", (mesh,))
@@ -67,18 +74,27 @@ class MeshWrites(MeshReads):
         try:
             self._con.execute(_MESH.insert, _MESH.values(row))
         except apsw.ConstraintError:
-            raise AlreadyExists(f"mesh {row.slug!r} exists already") from None
+            raise _taken(self._con, row.slug) from None
+        self._con.execute(
+            "UPDATE mesh SET lamport = max(mesh.lamport, was.lamport), "
+            "seq = max(mesh.seq, was.seq) FROM ended_mesh AS was "
+            "WHERE slug = ? AND was.mesh = slug",
+            (row.slug,),
+        )
 
     def mesh_change(self, row: MeshRow) -> None:
-        self._con.execute(f"{_CHANGED.update} WHERE slug = ?", (*_CHANGED.values(row), row.slug))
+        self._con.execute(
+            f"{_CHANGED.update} WHERE slug = ? AND ending = 0", (*_CHANGED.values(row), row.slug)
+        )
         if not self._con.changes():
             raise UnknownMesh(f"there is no mesh {row.slug!r}")
 
     def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
         try:
             ticked = self._once.execute(
-                "UPDATE mesh SET lamport = lamport + 1, seq = seq + 1 WHERE slug = ? "
-                "RETURNING lamport, seq, iif(kind = 'personal', NULL, 'broker:' || slug), on_bus",
+                "UPDATE mesh SET lamport = lamport + 1, seq = seq + 1 "
+                "WHERE slug = ? AND ending = 0 RETURNING lamport, seq, "
+                "iif(kind = 'personal', NULL, 'broker:' || slug), on_bus",
                 (mesh,),
             ).get
         except apsw.ConstraintError:
@@ -91,7 +107,9 @@ class MeshWrites(MeshReads):
         return self.tick_merged_run(mesh, (incoming,), now_ms)
 
     def tick_merged_run(self, mesh: str, lamports: Sequence[int], now_ms: int) -> int:
-        value = self._con.execute("SELECT lamport FROM mesh WHERE slug = ?", (mesh,)).get
+        value = self._con.execute(
+            "SELECT lamport FROM mesh WHERE slug = ? AND ending = 0", (mesh,)
+        ).get
         if value is None:
             raise UnknownMesh(f"there is no mesh {mesh!r}")
         lamport = merge_run(value, lamports, now_ms)
@@ -102,7 +120,8 @@ class MeshWrites(MeshReads):
 
     def clock_raise(self, mesh: str, lamport: int) -> None:
         self._con.execute(
-            "UPDATE mesh SET lamport = max(lamport, ?) WHERE slug = ?", (lamport, mesh)
+            "UPDATE mesh SET lamport = max(lamport, ?) WHERE slug = ? AND ending = 0",
+            (lamport, mesh),
         )
         if not self._con.changes():
             raise UnknownMesh(f"there is no mesh {mesh!r}")
@@ -141,9 +160,30 @@ class MeshWrites(MeshReads):
             _PEER.values(row),
         )
 
+    def blocked_put(self, row: BlockedPeer) -> None:
+        self._con.execute(_BLOCKED.upsert("peer"), _BLOCKED.values(row))
+
+    def blocked_drop(self, peer: str) -> None:
+        self._con.execute("DELETE FROM blocked_peer WHERE peer = ?", (peer,))
+
+    def blocked_dropped(self, peer: str, count: int) -> None:
+        self._con.execute(
+            "UPDATE blocked_peer SET dropped = dropped + ? WHERE peer = ?", (count, peer)
+        )
+
     def known_members_put(self, mesh: str, rows: Sequence[KnownMember]) -> None:
         self._con.execute("DELETE FROM mate WHERE mesh = ?", (mesh,))
         self._con.executemany(
             _MEMBER.insert,
             (_MEMBER.values(msgspec.structs.replace(row, mesh=mesh)) for row in rows),
         )
+
+
+def _taken(connection: apsw.Connection, slug: str) -> AlreadyExists:
+    ending = connection.execute("SELECT ending FROM mesh WHERE slug = ?", (slug,)).get
+    if not ending:
+        return AlreadyExists(f"mesh {slug!r} exists already")
+    return AlreadyExists(
+        f"mesh {slug!r} is being deleted, and not all of it is gone",
+        hint=f"let that come to its end first: holdfast mesh delete {slug} --yes",
+    )

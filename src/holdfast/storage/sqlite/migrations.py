@@ -9,7 +9,6 @@ database from a newer version is refused untouched. Every script has a way down,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 
 import apsw
 
@@ -24,7 +23,7 @@ class Migration:
         self.number, self.name, self.up, self.down = number, name, up, down
 
 
-LATEST = 18
+LATEST = 22
 """What this code writes. Checked against the scripts by a test, so that opening a current home
 reads none of them.
 """
@@ -32,6 +31,8 @@ reads none of them.
 
 def load(package: str = "holdfast.storage.sqlite") -> list[Migration]:
     """The scripts in the package, in order."""
+    from importlib import resources  # here, because opening a current home reads no script
+
     folder = resources.files(package) / "schema"
     scripts = {
         item.name: item.read_text() for item in folder.iterdir() if item.name.endswith(".sql")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.limits import BACKOFF_MS_MAX
 from holdfast.rules.outbox import QUORUM_LANES
 from holdfast.rules.rows import OutboxRow
@@ -67,6 +68,13 @@ class OutboxReads:
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         return _ROW.select(self._con, "WHERE id = ? ORDER BY number", (id,))
 
+    def outbox_ids_within(self, lane: str | None, span: IdSpan, limit: int) -> list[bytes]:
+        sql = (
+            "SELECT DISTINCT id FROM spool WHERE id BETWEEN ?1 AND ?2 "
+            "AND (?3 IS NULL OR lane = ?3) ORDER BY id LIMIT ?4"
+        )
+        return [id for (id,) in self._con.execute(sql, (*span, lane, limit))]
+
     def outbox_due(
         self, lane: str, now_ms: int, limit: int, after: tuple[int, int] = (-1, 0)
     ) -> list[OutboxRow]:
@@ -113,7 +121,8 @@ class OutboxReads:
         of_states = f"AND state IN ({places}) " if wanted else ""
         return _ROW.select(
             self._con,
-            f"WHERE number > ?1 AND (?2 IS NULL OR lane = ?2) {of_states}ORDER BY number LIMIT ?3",
+            "WHERE number > ?1 AND lane <> '' AND (?2 IS NULL OR lane = ?2) "
+            f"{of_states}ORDER BY number LIMIT ?3",
             (after, lane, limit, *wanted),
         )
 
@@ -131,7 +140,7 @@ class OutboxReads:
         }
         for lane, count in self._lane_counts():
             done = count - sum(number for (of, _), number in counts.items() if of == lane)
-            if done:
+            if done and lane:  # a row without a lane only keeps its number (see mesh_end)
                 counts[lane, "done"] = done
         return counts
 

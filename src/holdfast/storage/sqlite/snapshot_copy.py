@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import apsw
@@ -24,6 +25,8 @@ from holdfast.storage.sqlite.integrity import check
 from holdfast.storage.sqlite.log_leaves import LEAF_SINCE
 from holdfast.storage.sqlite.store import SqliteReader
 
+HOLES_SINCE: Final = 19
+"""The schema version from which on a log may have holes, where meshes were deleted."""
 Progress = Callable[[int, int], None]
 """Called with how many bytes are done, of how many."""
 
@@ -51,6 +54,7 @@ class ReadOnlyDatabase(SqliteReader):
         self.connection = connection
         if self.schema() < LEAF_SINCE:
             self.leaf_column = "NULL"
+        self.may_have_holes = self.schema() >= HOLES_SINCE
 
     def schema(self) -> int:
         return migrations.version(self.connection)

@@ -16,7 +16,13 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.rules.errors import StoreBusy, StoreClosed
+from holdfast.rules.errors import (
+    OutcomeUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFailed,
+)
 from holdfast.rules.limits import ABORT_MS_MAX, BUSY_TIMEOUT_MS
 from holdfast.storage import fork_gate
 from holdfast.storage.group_commit import GroupWriter
@@ -39,6 +45,7 @@ from holdfast.storage.sqlite.connection import (
     typed,
 )
 from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
+from holdfast.storage.sqlite.ends.mesh_end import MeshEndReads, MeshEndWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
 from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
 from holdfast.storage.sqlite.log import LogReads, LogWrites
@@ -53,10 +60,13 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast")
 
 _POLL_S = 0.0005
+_TROUBLE = (StoreFailed, StoreCorrupt, OutcomeUnknown)
+"""Errors after which nobody can say what is on the disk."""
 
 
 class SqliteReader(
     MeshReads,
+    MeshEndReads,
     LogReads,
     FamilyReads,
     VectorReads,
@@ -84,6 +94,7 @@ class SqliteReader(
 
 class SqliteTransaction(
     MeshWrites,
+    MeshEndWrites,
     LogWrites,
     FamilyWrites,
     VectorWrites,
@@ -125,12 +136,17 @@ class SqliteEngine:
     """The writing connection, as the group writer drives it."""
 
     def __init__(
-        self, connection: apsw.Connection, holders: Callable[[], str], turns: Turns | None = None
+        self,
+        connection: apsw.Connection,
+        holders: Callable[[], str],
+        turns: Turns | None = None,
+        troubled: Callable[[], None] = lambda: None,
     ) -> None:
         self._con = connection
         self._once = connection.cursor()
         self._holders = holders
         self._turns = turns
+        self._troubled = troubled
         self._transaction = SqliteTransaction(connection)
         self.transaction: Transaction = self._transaction
 
@@ -187,6 +203,8 @@ class SqliteEngine:
 
     def error(self, error: BaseException, *, committing: bool) -> BaseException:
         known = typed(error, committing=committing)
+        if isinstance(known, _TROUBLE):
+            self._troubled()
         if isinstance(known, StoreBusy) and (who := self._holders()):
             return StoreBusy(f"{known.message}; the home is open in {who}")
         return known
@@ -277,7 +295,10 @@ class SqliteReading:
         self._store.readings.discard(self)
 
     def error(self, error: BaseException) -> BaseException:
-        return typed(error)
+        known = typed(error)
+        if isinstance(known, _TROUBLE):
+            self._store.troubled()
+        return known
 
     def __enter__(self) -> Reader:
         return self.begin()
@@ -303,8 +324,11 @@ class SqliteStore:
         sync: str = "full",
         vfs: str | None = None,
         holders: Callable[[], str] = str,
+        troubled: Callable[[], None] = lambda: None,
     ) -> None:
+        """`holders` names who has the home open; `troubled` is called when the disk has failed."""
         self._path, self._sync, self._vfs = path, sync, vfs
+        self.troubled = troubled
         self._con = connect(path, sync=sync, vfs=vfs)
         try:
             check_ours(self._con)
@@ -314,7 +338,7 @@ class SqliteStore:
             raise typed(error) from error
         self.turns = Turns() if is_alone(self._con) else None
         """Where the disk was full at the opening, one connection does everything, in turns."""
-        self.writer = GroupWriter(SqliteEngine(self._con, holders, self.turns))
+        self.writer = GroupWriter(SqliteEngine(self._con, holders, self.turns, troubled))
         managed(self._con)
         self.readings: set[SqliteReading] = set()
         """The reads that are under way."""

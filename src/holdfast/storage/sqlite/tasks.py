@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import apsw
 import msgspec
 
+from holdfast.rules.id_prefix import IdSpan
+from holdfast.rules.ids import id_text
 from holdfast.rules.order import Version
+from holdfast.rules.retention import is_forgotten_task
 from holdfast.rules.rows import TaskEventRow, TaskRow
 from holdfast.rules.tasks import TaskStanding, TaskStatus
 from holdfast.storage.sqlite.columns import FLAG, OWN_VERSION, VERSION, Codec, RowColumns
+from holdfast.storage.task_port import ForgottenTask
 
 _STATUS = Codec(None, TaskStatus)
 _TASK = RowColumns(
@@ -56,6 +60,16 @@ class TaskReads:
             f"WHERE mesh = ?1 AND task > ?2 {chosen}ORDER BY task LIMIT ?3",
             (mesh, after, limit, *(() if status is None else (status.value,))),
         )
+
+    def task_ids_within(self, mesh: str, span: IdSpan, limit: int) -> list[str]:
+        # The dashes of an id always stand at the same places, so its text has the order of its
+        # bytes.
+        sql = (
+            "SELECT task FROM task WHERE mesh = ? AND task BETWEEN ? AND ? AND known = 1 "
+            "ORDER BY task LIMIT ?"
+        )
+        ends = (id_text(span.first), id_text(span.last))
+        return [task for (task,) in self._con.execute(sql, (mesh, *ends, limit))]
 
     def task_events(self, mesh: str, task: str) -> list[TaskEventRow]:
         return _EVENT.select(
@@ -120,6 +134,13 @@ class TaskReads:
             (mesh, task),
         )
 
+    def task_forgotten(self, mesh: str, task: str) -> bool:
+        buried = self._con.execute(
+            "SELECT EXISTS (SELECT 1 FROM buried_task WHERE mesh = ? AND task = ?)", (mesh, task)
+        ).get
+        floor = self._con.execute("SELECT task_floor FROM mesh WHERE slug = ?", (mesh,)).get
+        return is_forgotten_task(task, buried=bool(buried), floor=str(floor or ""))
+
     def task_lacks_standings(self, mesh: str, task: str) -> bool:
         found = self._con.execute(
             "SELECT 1 FROM task_event INDEXED BY task_event_without_standing "
@@ -135,3 +156,45 @@ class TaskWrites(TaskReads):
 
     def task_event_put(self, row: TaskEventRow) -> None:
         self._con.execute(_PUT_EVENT, _EVENT.values(row))
+
+    def tasks_forget(
+        self, mesh: str, below_offset: int, most: int, names_max: int
+    ) -> list[ForgottenTask]:
+        found: list[Any] = self._con.execute(
+            "SELECT task, lamport, offset, (SELECT count(*) FROM task_event AS turn "
+            "WHERE turn.mesh = task.mesh AND turn.task = task.task) "
+            "FROM task INDEXED BY task_ended WHERE mesh = ? AND offset < ? "
+            "AND status IN ('completed', 'cancelled') ORDER BY offset LIMIT ?",
+            (mesh, below_offset, most),
+        ).fetchall()
+        removed: list[ForgottenTask] = []
+        rows = 0
+        for task, lamport, offset, turns in found:
+            if removed and rows + turns >= most:
+                break
+            rows += turns + 1
+            removed.append(ForgottenTask(lamport, offset))
+            for table in ("task_event", "task"):
+                self._con.execute(f"DELETE FROM {table} WHERE mesh = ? AND task = ?", (mesh, task))
+            self._con.execute(
+                "INSERT INTO buried_task (mesh, task) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (mesh, task),
+            )
+        if removed:
+            self._bound_names(mesh, names_max)
+        return removed
+
+    def _bound_names(self, mesh: str, most: int) -> None:
+        count: Any = self._con.execute(
+            "SELECT count(*) FROM buried_task WHERE mesh = ?", (mesh,)
+        ).get
+        gone: list[Any] = self._con.execute(
+            "DELETE FROM buried_task WHERE mesh = ?1 AND task IN (SELECT task FROM buried_task "
+            "WHERE mesh = ?1 AND substr(task, 15, 1) = '7' ORDER BY task LIMIT ?2) RETURNING task",
+            (mesh, max(0, count - most)),
+        ).fetchall()
+        if gone:
+            self._con.execute(
+                "UPDATE mesh SET task_floor = max(task_floor, ?) WHERE slug = ?",
+                (max(task for (task,) in gone), mesh),
+            )

@@ -26,7 +26,7 @@ import apsw
 from holdfast.rules import sketches
 from holdfast.rules.errors import BadVector, DiskFull, StoreCorrupt, StoreFailed, UnknownModel
 from holdfast.rules.limits import VECTOR_NORM_MAX
-from holdfast.rules.vectors import FLOAT_BYTES, Model, check_limit, check_packed, table_name
+from holdfast.rules.vectors import Model, check_limit, check_packed, table_name
 from holdfast.storage.sqlite import vector_sketches
 
 CHUNK_BYTES: Final = 48 * 1024
@@ -35,6 +35,10 @@ and reaching a vector inside walks the chain: at this size a single vector is re
 than from the extension's own 1024 vectors a chunk, a full search takes some percent longer, and a
 mesh with one vector wastes less than 48 KiB (or seven vectors: there are eight in the least)."""
 CHUNK_ROWS_MAX: Final = 256
+_COLUMNS: Final = {"float32": "FLOAT", "int8": "INT8", "binary": "BIT"}
+_AS_THESE: Final = {"float32": "?", "int8": "vec_int8(?)", "binary": "vec_bit(?)"}
+"""How sqlite-vec is told what the bytes of a vector are. It compares them by their kind: by the
+Euclidean distance, and bits by how many differ."""
 
 
 def load_extension(con: apsw.Connection) -> None:
@@ -94,7 +98,8 @@ def ensure_table(con: apsw.Connection, model: Model, now_ms: int) -> str:
         raise StoreCorrupt(f"the model {fingerprint} was registered and is not there")
     con.execute(
         f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} USING vec0("
-        f"mesh TEXT PARTITION KEY, embedding FLOAT[{model.dim}], chunk_size={_chunk(model.dim)})"
+        f"mesh TEXT PARTITION KEY, embedding {_COLUMNS[model.quantization]}[{model.dim}], "
+        f"chunk_size={_chunk(model)})"
     )
     vector_sketches.index_by_mesh(con, name)
     return name
@@ -102,12 +107,24 @@ def ensure_table(con: apsw.Connection, model: Model, now_ms: int) -> str:
 
 def drop_table(con: apsw.Connection, model_id: str) -> bool:
     """Forgets a model and its vectors. Rows that name the model elsewhere go first."""
+    model = _registered(con, model_id)
+    if model is None:
+        return False
+    table = _table(con, model)
+    con.execute("DELETE FROM vector_mesh WHERE model = ?", (model_id,))
+    con.execute("DELETE FROM vector_model WHERE id = ?", (model_id,))
+    con.execute(f"DROP TABLE IF EXISTS {table}")
+    con.execute(f"DROP TABLE IF EXISTS {table}_bits")
+    return True
+
+
+def _registered(con: apsw.Connection, model_id: str) -> Model | None:
     row = con.execute(
         "SELECT provider, name, version, dim, quantization FROM vector_model WHERE id = ?",
         (model_id,),
     ).get
     if row is None:
-        return False
+        return None
     try:
         provider, name, version, dim, quantization = row
         model = Model(
@@ -117,12 +134,7 @@ def drop_table(con: apsw.Connection, model_id: str) -> bool:
         raise _forged(model_id, str(error)) from error
     if model.fingerprint != model_id:
         raise _forged(model_id, f"its fields make {model.fingerprint}")
-    table = _table(con, model)
-    con.execute("DELETE FROM vector_mesh WHERE model = ?", (model_id,))
-    con.execute("DELETE FROM vector_model WHERE id = ?", (model_id,))
-    con.execute(f"DROP TABLE IF EXISTS {table}")
-    con.execute(f"DROP TABLE IF EXISTS {table}_bits")
-    return True
+    return model
 
 
 def _table(con: apsw.Connection, model: Model) -> str | None:
@@ -150,9 +162,9 @@ def _forged(model_id: str, why: str) -> StoreCorrupt:
     return StoreCorrupt(f"the registered model {model_id!r} is not what it says: {why}")
 
 
-def _chunk(dim: int) -> int:
+def _chunk(model: Model) -> int:
     """Vectors per chunk; sqlite-vec wants whole eights."""
-    return min(CHUNK_ROWS_MAX, max(8, CHUNK_BYTES // (dim * FLOAT_BYTES) // 8 * 8))
+    return min(CHUNK_ROWS_MAX, max(8, CHUNK_BYTES // model.packed_bytes // 8 * 8))
 
 
 # --- vectors -----------------------------------------------------------------------------------
@@ -163,13 +175,15 @@ def put(con: apsw.Connection, model: Model, rowid: int, mesh: str, packed: bytes
     table = _table(con, model)
     if table is None:
         raise UnknownModel(f"the model {model.provider}:{model.name} is not registered")
-    length = _length(con, packed, model.dim)
+    length = _length(con, packed, model)
     with _our_errors(con):
         old = con.execute(f"SELECT mesh FROM {table} WHERE rowid = ?", (rowid,)).get
         if old is not None:
             _take_out(con, model, table, rowid, old)
         con.execute(
-            f"INSERT INTO {table} (rowid, mesh, embedding) VALUES (?, ?, ?)", (rowid, mesh, packed)
+            f"INSERT INTO {table} (rowid, mesh, embedding) "
+            f"VALUES (?, ?, {_AS_THESE[model.quantization]})",
+            (rowid, mesh, packed),
         )
         live, centre = con.execute(
             "INSERT INTO vector_mesh (model, mesh, live, norm_min, norm_max) "
@@ -179,7 +193,7 @@ def put(con: apsw.Connection, model: Model, rowid: int, mesh: str, packed: bytes
         ).get
         if centre:
             vector_sketches.put(con, table, model.dim, rowid, mesh, packed, centre)
-        elif centre is None and live == sketches.sketch_rows(model.dim):
+        elif centre is None and live == sketches.sketch_rows(model.dim, model.quantization):
             centre = vector_sketches.build(con, table, model.dim, mesh, live)
             con.execute(
                 "UPDATE vector_mesh SET centre = ? WHERE model = ? AND mesh = ?",
@@ -194,6 +208,12 @@ def remove(con: apsw.Connection, model: Model, rowid: int, mesh: str) -> bool:
         return False
     with _our_errors(con):
         return _take_out(con, model, table, rowid, mesh)
+
+
+def remove_row(con: apsw.Connection, model_id: str, rowid: int, mesh: str) -> bool:
+    """As `remove`, of a model by its id."""
+    model = _registered(con, model_id)
+    return model is not None and remove(con, model, rowid, mesh)
 
 
 def _take_out(con: apsw.Connection, model: Model, table: str, rowid: int, mesh: str) -> bool:
@@ -226,14 +246,16 @@ def search(
     limit: int,
     *,
     exact: bool = False,
+    owner: str | None = None,
 ) -> list[tuple[int, float]]:
     """The nearest vectors of the mesh and their distances; nothing for an unknown model.
 
     Where there are many vectors, sketches pick the ones to measure (`rules.sketches`); `exact`
-    measures all.
+    measures all. Those of one owner are measured all: sketches would pick by the whole mesh, and
+    leave too few of its own.
     """
     check_limit(limit)
-    check_packed(packed, model.dim)
+    check_packed(packed, model.dim, model.quantization)
     # One snapshot for all statements, also where the caller has not begun a transaction.
     with nullcontext() if con.in_transaction else con:
         table = _table(con, model)
@@ -247,6 +269,8 @@ def search(
             return []
         live, shortest, longest, centre = counted
         with _our_errors(con):
+            if owner is not None:
+                return _nearest_of(con, table, model, mesh, owner, packed, limit)
             found = None
             if centre and not exact and sketches.worth_prefiltering(live, model.dim, limit):
                 found = vector_sketches.search(
@@ -260,26 +284,52 @@ def search(
                     most=sketches.candidates_max(live),
                     even=sketches.norms_are_even(shortest, longest),
                 )
-            return _nearest(con, table, mesh, packed, limit) if found is None else found
+            return _nearest(con, table, model, mesh, packed, limit) if found is None else found
 
 
 def _nearest(
-    con: apsw.Connection, table: str, mesh: str, packed: bytes, limit: int
+    con: apsw.Connection, table: str, model: Model, mesh: str, packed: bytes, limit: int
 ) -> list[tuple[int, float]]:
     rows: list[Any] = con.execute(
-        f"SELECT rowid, distance FROM {table} WHERE embedding MATCH ? AND k = ? AND mesh = ?",
+        f"SELECT rowid, distance FROM {table} "
+        f"WHERE embedding MATCH {_AS_THESE[model.quantization]} AND k = ? AND mesh = ?",
         (packed, limit, mesh),
     ).fetchall()
     return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
-def _length(con: apsw.Connection, packed: bytes, dim: int) -> float:
-    """The vector's length; BadVector for what cannot be stored. SQL does it in a tenth the time."""
-    if len(packed) == dim * FLOAT_BYTES:
+def _nearest_of(
+    con: apsw.Connection,
+    table: str,
+    model: Model,
+    mesh: str,
+    owner: str,
+    packed: bytes,
+    limit: int,
+) -> list[tuple[int, float]]:
+    # The extension leaves the other rows out before it looks for the nearest, not after.
+    rows: list[Any] = con.execute(
+        f"SELECT rowid, distance FROM {table} "
+        f"WHERE embedding MATCH {_AS_THESE[model.quantization]} AND k = ? AND mesh = ? "
+        "AND rowid IN (SELECT row FROM vector "
+        "WHERE mesh = ? AND owner = ? AND model = ? AND live = 1)",
+        (packed, limit, mesh, mesh, owner, model.fingerprint),
+    ).fetchall()
+    return sorted(rows, key=lambda row: (row[1], row[0]))
+
+
+def _length(con: apsw.Connection, packed: bytes, model: Model) -> float:
+    """The vector's length; BadVector for what cannot be stored. SQL does it in a tenth the time.
+    Only sketches of floats need it.
+    """
+    if model.quantization != "float32":
+        check_packed(packed, model.dim, model.quantization)
+        return 0.0
+    if len(packed) == model.packed_bytes:
         length = con.execute("SELECT vec_distance_l2(?, ?)", (packed, bytes(len(packed)))).get
         if length is not None and length <= VECTOR_NORM_MAX:
             return float(length)
-    check_packed(packed, dim)
+    check_packed(packed, model.dim, model.quantization)
     raise BadVector("the vector cannot be measured")
 
 

@@ -7,6 +7,7 @@ import apsw
 from holdfast.rules.order import Version
 from holdfast.rules.rows import ModelRow, VectorRow
 from holdfast.rules.vectors import Model
+from holdfast.rules.vectors import distance as exactly
 from holdfast.storage.sqlite import vector_index
 from holdfast.storage.sqlite.columns import FLAG, TEXT, RowColumns
 
@@ -51,14 +52,27 @@ class VectorReads:
         return [(number, _ROW.row(values)) for number, *values in rows]
 
     def vector_search(
-        self, mesh: str, model: Model, packed: bytes, limit: int, *, exact: bool
+        self,
+        mesh: str,
+        model: Model,
+        packed: bytes,
+        limit: int,
+        *,
+        exact: bool,
+        owner: str | None = None,
     ) -> list[tuple[VectorRow, float]]:
-        hits = vector_index.search(self._con, model, mesh, packed, limit, exact=exact)
+        hits = vector_index.search(self._con, model, mesh, packed, limit, exact=exact, owner=owner)
         found = []
         for number, distance in hits:
             row = _ROW.find(self._con, "WHERE row = ?", (number,))
             assert row is not None, "the index holds rows of the table, and no others"
             found.append((row, distance))
+        if model.quantization == "int8":
+            # The extension adds up in single precision: of a long vector the last digits are off.
+            exact_ones = [
+                (row, exactly(row.embedding, packed, model.quantization)) for row, _ in found
+            ]
+            found = sorted(exact_ones, key=lambda hit: hit[1])
         return found
 
     def model_list(self) -> list[ModelRow]:

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
 
 PATIENCE_S = 60
 
@@ -56,6 +60,9 @@ def test_U2_a_broker_is_served_looked_after_and_ended(tmp_path: Path) -> None:
         assert (told["dedupe_mode"], told["counts"]["meshes"]) == ("permanent", 0)
         code, out, _ = holdfast("broker", "sweep", store, "--json")
         assert (code, json.loads(out)["messages"]) == (0, 0)
+        code, out, _ = holdfast("broker", "sweep", store, "--dry-run", "--json")
+        tried = json.loads(out)
+        assert (code, tried["messages"], tried["dry_run"], tried["at_least"]) == (0, 0, True, [])
         assert holdfast("broker", "orphans", store, "--json")[:2] == (0, "[]\n")
         assert holdfast("broker", "orphans", store, "--repair", "--json")[:2] == (0, "[]\n")
         code, out, _ = holdfast("broker", "doctor", store, "--json")
@@ -69,6 +76,8 @@ def test_U2_a_broker_is_served_looked_after_and_ended(tmp_path: Path) -> None:
     code, out, _ = holdfast("broker", "status", store, "--json")
     assert (code, json.loads(out)["pid"], json.loads(out)["card"]) == (0, None, ready["card"])
     assert holdfast("broker", "orphans", store)[0] == 0
+    code, _, err = holdfast("broker", "sweep", store, "--dry-run")
+    assert (code, "nothing was changed" in err) == (0, True)
     (tmp_path / "b" / "identity.key").chmod(0o644)
     code, out, err = holdfast("broker", "doctor", store, "--json")
     wrong = [check for check in json.loads(out) if check["status"] == "fail"]
@@ -106,3 +115,24 @@ def test_D1_a_dsn_is_never_printed(tmp_path: Path) -> None:
         assert code != 0
         assert "error: " in err
         assert "hunter2" not in out + err
+
+
+def test_D16_a_broker_is_scraped_over_tcp_by_a_token_that_is_made_for_it(tmp_path: Path) -> None:
+    store = f"--store={tmp_path / 'b'}"
+    code, _, err = holdfast("token", "add", "prometheus", store)
+    assert code == 2
+    assert f"holdfast broker serve --store {tmp_path / 'b'}" in err
+    with serving(tmp_path / "b") as ready:
+        address = next(one for one in ready["listening"] if one.startswith("http"))
+        code, out, err = holdfast("token", "add", "prometheus", store, "--days=30")
+        assert (code, out[:3]) == (0, "hf_")
+        bears = {"authorization": f"Bearer {out.strip()}"}
+        with urlopen(Request(f"{address}/metrics", headers=bears)) as scraped:
+            assert b"holdfast_broker_start_time_seconds" in scraped.read()
+        code, out, _ = holdfast("token", "list", store, "--json")
+        (told,) = json.loads(out)
+        assert (told["token"], told["scope"], told["expired"]) == ("prometheus", "metrics", False)
+        assert holdfast("token", "revoke", "prometheus", store)[0] == 0
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(Request(f"{address}/metrics", headers=bears))
+    assert holdfast("token", "add", "x", store, "--reads=team")[0] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -40,6 +41,26 @@ def test_U2_a_write_says_in_json_what_became_of_it(cli: Cli) -> None:
         "outcome": "applied",
     }
     assert done.err == ""
+
+
+@pytest.mark.parametrize(("family", "deletes"), [("state", "delete"), ("memory", "forget")])
+def test_U2_a_write_that_expects_another_stamp_is_a_conflict_and_says_what_to_do(
+    cli: Cli, family: str, deletes: str
+) -> None:
+    cli(family, "set", "a key", "1", "--create-only")
+    taken = cli(family, "set", "a key", "2", "--create-only", "--json", code=5).error
+    assert (taken["code"], taken["present"]) == ("stamp_moved", "1@ana")
+    look, _, then = taken["hint"].removeprefix("look at it: ").partition("; ")
+    assert cli(*shlex.split(look)[1:]).json["lamport"] == 1
+    assert then == "then decide, and write with --expect 1@ana"
+    cli(family, "set", "a key", "2", "--expect", "1@ana")
+    assert cli(family, deletes, "a key", "--expect", "1@ana", code=5).out == ""
+    cli(family, deletes, "a key", "--expect", "2@ana")
+    gone = cli(family, "set", "a key", "3", "--expect", "2@ana", "--json", code=5).error
+    assert "present" not in gone
+    assert gone["hint"].endswith("write with --create-only")
+    both = cli(family, "set", "k", "v", "--expect", "1@ana", "--create-only", code=2)
+    assert "two answers" in both.err
 
 
 def test_U2_a_retry_with_the_same_id_is_applied_once(cli: Cli) -> None:
@@ -159,6 +180,32 @@ def test_S19_a_point_in_the_past_that_means_nothing_is_refused(cli: Cli, point: 
     assert refused.error["hint"]
 
 
+def test_U3_a_key_shows_its_versions_newest_first(cli: Cli, tmp_path: Path) -> None:
+    cli("state", "set", "k", "old")
+    cli("state", "set", "k", "new")
+    cli("state", "delete", "k")
+    cli("memory", "set", "k", "mine", "--tag", "x")
+    assert cli("state", "history", "k").masked == (
+        "CHANGE  VALUE  LAMPORT  PEER  OFFSET  UPDATED\n"
+        f"delete  -      3        ana   3       {TIME_MASK}\n"
+        f"set     new    2        ana   2       {TIME_MASK}\n"
+        f"set     old    1        ana   1       {TIME_MASK}\n"
+    )
+    assert [
+        row["value"] for row in cli("state", "history", "k", "--limit", "2", "--json").json
+    ] == [
+        None,
+        "new",
+    ]
+    (own,) = cli("memory", "history", "k", "--json").json
+    assert (own["value"], own["tags"], own["change"]) == ("mine", ["x"], "set")
+    assert cli("state", "history", "none", "--json", code=4).error["code"] == "unknown_key"
+    cli("memory", "history", "k", "--peer", "bo", code=4)
+    _bo_writes(cli, tmp_path)
+    (his,) = cli("memory", "history", "k", "--peer", "bo", "--json").json
+    assert his["peer"] == "bo"
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 
@@ -219,7 +266,64 @@ def _bo_writes(cli: Cli, tmp_path: Path) -> None:
             ana.apply([bo.log.tail(1)[0].raw])
 
 
+def test_S21_vectors_and_files_are_asked_by_scope_as_memory_is(cli: Cli, tmp_path: Path) -> None:
+    model = ("--model", "acme:tiny:1")
+    cli("vector", "store", "mine", "[1, 0]", *model)
+    cli("file", "share", "mine.txt", "--from", "-", stdin="x")
+    with holdfast.open(tmp_path / "bo", peer="bo", create=True) as bo:
+        team = bo.create_mesh("team")
+        identity = holdfast.Model(provider="acme", name="tiny", version="1", dim=2)
+        team.vectors.store("his", [1, 0], model=identity)
+        team.files.share("his.txt", b"y")
+        with holdfast.open(cli.home) as ana:
+            ana.apply([entry.raw for entry in reversed(bo.log.tail(2))])
+    wanted = {
+        (): {"mine", "his"},
+        ("--scope", "all"): {"mine", "his"},
+        ("--scope", "self"): {"mine"},
+        ("--scope", "peer:bo"): {"his"},
+        ("--scope", "peer:cy"): set(),
+    }
+    for scope, names in wanted.items():
+        hits = cli("vector", "search", "[1, 0]", *model, *scope, "--json").json
+        assert {hit["key"] for hit in hits} == names, scope
+        files = cli("file", "list", *scope, "--json").json
+        assert {one["path"] for one in files} == {f"{name}.txt" for name in names}, scope
+    assert [f["path"] for f in cli("file", "list", "--peer", "bo", "--json").json] == ["his.txt"]
+    assert cli("vector", "search", "[1, 0]", *model, "--scope", "them", "--json", code=2).error[
+        "hint"
+    ]
+    assert cli("file", "list", "--scope", "them", "--json", code=2).error["hint"]
+    assert cli("file", "list", "--scope", "self", "--peer", "bo", "--json", code=2).error["hint"]
+
+
+def test_S21_a_peer_is_described_and_listed_with_its_presence(cli: Cli) -> None:
+    done = cli("peer", "describe", "--name", "Ana A.", "--status", "in", "--json").json
+    assert (done["peer"], done["display_name"], done["status"]) == ("ana", "Ana A.", "in")
+    cli("peer", "describe", "--status", "away")
+    (row,) = cli("peer", "presence", "--json").json
+    assert (row["display_name"], row["status"], row["summary"]) == ("Ana A.", "away", "")
+    assert row["last_seen_at"] is None
+    assert "Ana A." in cli("peer", "presence").out
+    assert cli("peer", "describe", "--json", code=2).error["hint"]
+    cli("peer", "describe", "--name", "x" * 200, code=2)
+
+
 # --- vectors ----------------------------------------------------------------------------------
+
+
+def test_U3_vectors_are_stored_and_searched_by_words(cli: Cli) -> None:
+    cli("vector", "store", "boat", "--text", "a small boat at sea")
+    cli("vector", "store", "tax", "--text", "-", "--content", "taxes", stdin="the tax is late")
+    hits = cli("vector", "search", "--text", "ships", "--json").json
+    assert [(hit["key"], hit["content"]) for hit in hits] == [
+        ("boat", "a small boat at sea"),
+        ("tax", "taxes"),
+    ]
+    for mixed in (("[1]",), ("--model", "a:b"), ("--dim", "2"), ("--quantization", "int8")):
+        refused = cli("vector", "search", "--text", "ships", *mixed, "--json", code=2)
+        assert refused.error["code"] == "bad_input"
+    assert "--text" in cli("vector", "search", "[1]", "--json", code=2).error["hint"]
 
 
 def test_U2_vectors_are_stored_searched_and_deleted(cli: Cli) -> None:
@@ -246,6 +350,26 @@ def test_U2_vectors_are_stored_searched_and_deleted(cli: Cli) -> None:
         "north"
     ]
     assert cli("vector", "delete", "east", *model, "--json", code=4).error["code"] == "unknown_key"
+
+
+def test_U2_vectors_of_bytes_and_bits_are_stored_as_they_are(cli: Cli) -> None:
+    model = ("--model", "acme:small")
+    cli("vector", "store", "east", "[100, 0]", *model, "--quantization", "int8")
+    # What is stored under the model is known from then on.
+    cli("vector", "store", "north", "[0, -128]", *model)
+    hits = cli("vector", "search", "[100, 1]", *model, "--json").json
+    assert (hits[0]["key"], hits[0]["distance"]) == ("east", 1.0)
+    logged = cli("log", "range", "--json").json
+    assert logged[-1]["body"]["embedding"] == [0, -128]
+    bits = ("--quantization", "binary", "--dim", "8")
+    cli("vector", "store", "bits", "[1,0,1,0,0,0,0,1]", *model, *bits)
+    hits = cli("vector", "search", "[1,0,1,0,0,0,0,0]", *model, "--json").json
+    assert [(hit["key"], hit["distance"]) for hit in hits] == [("bits", 1.0)]
+    refused = cli("vector", "store", "k", "[0.5, 1]", *model, "--json", code=2).error
+    assert refused["code"] == "bad_vector"
+    cli("vector", "store", "k", "[0.5, 1]", *model, "--quantization", "float32")
+    several = cli("vector", "search", "[1, 1]", *model, "--json", code=2).error
+    assert several["hint"] == "say which with --quantization"
 
 
 def test_U2_a_vector_may_come_from_a_file(cli: Cli, tmp_path: Path) -> None:
@@ -393,7 +517,7 @@ def test_S9_an_older_content_stands_in_until_the_newest_has_arrived(
     assert (document["status"], document["size"], document["lamport"]) == ("stale", 28, 1)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a//b", "", "a\\b", "ż"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a//b", "", "a\\b", "ż\u202e"])
 def test_U2_a_path_that_could_mean_something_else_is_refused(cli: Cli, path: str) -> None:
     for words in (("share", path, "--from", "-"), ("read", path), ("delete", path)):
         assert cli("file", *words, "--json", code=2).error["code"] == "bad_path"

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -133,3 +133,36 @@ def test_U2_Q4_a_command_whose_lease_cannot_be_renewed_is_ended(
         said = cli.run(STUBBORN, "--ttl", "1s", "--grace", "100ms", code=5)
     assert "the lease deploy is lost; the command gets SIGTERM" in said
     assert "error: the lease 'deploy' was lost while the command ran" in said
+
+
+LATE = """trap '' TERM HUP; echo $$ > "$OUT"; while :; do sleep 0.05; done"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_U2_Q4_the_command_of_a_holder_that_was_stopped_or_killed_ends_before_the_next_one_begins(
+    cli: LeaseCli, how: signal.Signals
+) -> None:
+    """Nobody renews the lease, and nobody who could end the command is there: but its guard is."""
+    options = ("--ttl", "5s", "--grace", "100ms")
+    holder = cli.start(*cli.words(LATE, *options), env={"OUT": str(cli.out)})
+    until(lambda: cli.out.exists() and cli.out.read_text().endswith("\n"))
+    command = int(cli.out.read_text())
+    try:
+        (lease,) = cli("lease", "list", "--json").json["leases"]
+        os.kill(holder.pid, how)
+        # The command of the next holder looks whether the earlier one still does anything.
+        next_one = f"! grep -q '^State:[[:space:]]*[RSDTt]' /proc/{command}/status"
+        second = cli.start(*cli.words(next_one, "--wait", "5m"))
+        _, err = second.communicate(timeout=60)
+        assert second.returncode == 0, f"two at once: {err!r}"
+        fence = f"deploy@{lease['fence']}"
+        put = ("entity", "put", "mission", "m1", "title=Late", "--fence", fence, "--json")
+        assert cli(*put, code=5).err.count("fence_too_old") == 1, "what it left behind"
+        if how is signal.SIGSTOP:
+            os.kill(holder.pid, signal.SIGCONT)
+        _, err = holder.communicate(timeout=60)
+        assert holder.returncode == (5 if how is signal.SIGSTOP else -how), err
+    finally:
+        holder.kill()
+        with suppress(ProcessLookupError):
+            os.kill(command, signal.SIGKILL)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast.node.links import receive
+from holdfast.node.links import pull, receive
+from holdfast.node.links.pull import PULL_LOCK
 from holdfast.node.settings import Settings
 from holdfast.protocol.log_wire import Batch
+from holdfast.rules.errors import Unreachable
+from holdfast.service.instance_lock import DaemonLock
+from holdfast.storage.files.home import HomePaths
 from support.cli import Cli
 from support.daemon import PATIENCE_S, UpInThread, make_home, running
 from support.envelopes import fact_append
@@ -255,3 +261,122 @@ def _status(up: UpInThread) -> dict[str, Any]:
     (found,) = link_manager.status()
     said: dict[str, Any] = msgspec.to_builtins(found)
     return said
+
+
+# --- one pull, on demand --------------------------------------------------------------------------
+
+
+def linked(cli: Cli, bob: UpInThread, *words: str) -> None:
+    trusted(cli, bob)
+    cli("link", "add", bob.tls, "--peer", "bob", *words)
+
+
+def write(bob: UpInThread, *subjects: str) -> None:
+    for subject in subjects:
+        bob.daemon.api.node.mesh("team").facts.append(subject, "is", 1)
+
+
+def test_Z2_a_link_is_pulled_once_without_a_daemon(cli: Cli, bob: UpInThread) -> None:
+    linked(cli, bob)
+    write(bob, "a", "b")
+    done = cli("link", "pull", "bob")
+    assert done.out == "2\n"
+    assert "bob is at offset 2 of bob: 2 new, 0 known" in done.err
+    with holdfast.open(cli.home) as node:
+        assert [entry.entity for entry in node.log.range()] == ["a", "b"]
+    said = cli("link", "pull", "bob", "--json").json
+    assert (said["new"], said["cursor"], said["before"], said["by_daemon"]) == (0, 2, 2, False)
+    write(bob, "c")
+    assert cli("link", "pull", "bob", "--json").json["new"] == 1
+    # The source knows what was stored, though nobody is connected any more.
+    (reader,) = bob.daemon.api.node.log.consumers()
+    assert (reader.frontier, reader.lag) == (3, 0)
+
+
+def test_Z2_a_link_that_is_paused_is_pulled_once_and_stays_paused(
+    cli: Cli, bob: UpInThread
+) -> None:
+    linked(cli, bob, "--paused")
+    write(bob, "a")
+    assert cli("link", "pull", "bob").out == "1\n"
+    assert cli("link", "show", "bob", "--json").json["state"] == "paused"
+
+
+def test_Z2_a_pull_goes_through_the_daemon_that_runs(cli: Cli, bob: UpInThread) -> None:
+    linked(cli, bob)
+    with running(cli.home):
+        write(bob, *(f"s{number}" for number in range(50)))
+        said = cli("link", "pull", "bob", "--json").json
+        assert (said["by_daemon"], said["cursor"]) == (True, 50)
+        cli("link", "pause", "bob")
+        error = cli("link", "pull", "bob", "--json", code=7).error
+        assert "paused" in error["message"]
+        assert "holdfast link resume bob" in error["hint"]
+
+
+def test_Z2_a_pull_that_cannot_be_done_says_why(cli: Cli, bob: UpInThread, tmp_path: Path) -> None:
+    assert cli("link", "pull", "no", "--json", code=4).error["code"] == "unknown_link"
+    linked(cli, bob)
+    write(bob, "a")
+    bob.daemon.api.trust.block("ana")
+    refused = cli("link", "pull", "bob", "--json", code=7).error
+    with running(cli.home):
+        assert cli("link", "pull", "bob", "--json", code=7).error == refused
+        bob.stop()
+        assert cli("link", "pull", "bob", "--json", code=1).error["code"] == "unreachable"
+    assert cli("link", "pull", "bob", "--json", code=1).error["code"] == "unreachable"
+
+
+def test_Z2_two_never_pull_at_once(cli: Cli, bob: UpInThread) -> None:
+    """Another `link pull` is refused, and a daemon waits until the one that runs gives way."""
+    linked(cli, bob)
+    write(bob, "a")
+    with closing(DaemonLock(HomePaths(cli.home), file=PULL_LOCK)) as lock:
+        error = cli("link", "pull", "bob", "--json", code=5).error
+        assert (error["code"], str(os.getpid()) in error["message"]) == ("already_exists", True)
+        with running(cli.home) as up:
+            manager = up.daemon.api.link_manager
+            assert manager is not None
+            assert manager.status() == []
+            lock.close()
+            waited(up, lambda: [one.cursor for one in manager.status()] == [1])
+
+
+def test_Z2_a_pull_without_a_daemon_gives_way_to_one_that_starts(
+    cli: Cli, bob: UpInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked(cli, bob)
+    write(bob, "a", "b")
+    begin, store = pull._begin_once, receive.receive_batch
+    with ExitStack() as ending:
+        started: list[UpInThread] = []
+
+        def begins(*given: Any) -> Any:
+            started.append(ending.enter_context(running(cli.home)))
+            return begin(*given)
+
+        def stores(engine: Any, *given: Any, **more: Any) -> Any:
+            if not started or engine is not started[0].daemon.api.engine:
+                raise Unreachable("the process that pulls alone gets nothing")
+            return store(engine, *given, **more)
+
+        monkeypatch.setattr(pull, "_begin_once", begins)
+        monkeypatch.setattr(receive, "receive_batch", stores)
+        said = cli("link", "pull", "bob", "--json").json
+        assert (said["by_daemon"], said["cursor"], len(started)) == (True, 2, 1)
+
+
+def test_Z2_a_pull_that_gets_nothing_gives_up(
+    cli: Cli, bob: UpInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked(cli, bob)
+    write(bob, "a", "b")
+
+    def stores(*given: Any, **more: Any) -> Any:
+        raise Unreachable("the line is down")
+
+    monkeypatch.setattr(receive, "receive_batch", stores)
+    error = cli("link", "pull", "bob", "--patience", "1", "--json", code=1).error
+    assert error["code"] == "unreachable"
+    assert "offset 0 of 2" in error["message"]
+    assert "the line is down" in error["message"]

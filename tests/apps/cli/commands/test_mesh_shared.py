@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -50,12 +51,27 @@ def both(cli: Cli, bob: Cli, hub: BrokerUp) -> None:
 # --- publish and join ----------------------------------------------------------------------------
 
 
+def test_S14_where_the_name_is_taken_the_hint_publishes_a_copy_under_one_that_is_free(
+    cli: Cli, bob: Cli, hub: BrokerUp
+) -> None:
+    published(cli, hub)
+    bob("mesh", "create", "team")
+    bob("state", "set", "k", "1")
+    refused = bob("mesh", "publish", "team", "--broker", hub.url, "--json", code=5).error
+    done = bob(*refused["hint"].partition(": holdfast ")[2].split())
+    assert done.out.startswith("holdfast://join/")
+    assert "published team-2" in done.err
+    assert "mesh delete" in done.err, "and how the original goes"
+    assert [row["mesh"] for row in bob("mesh", "list", "--json").json] == ["team", "team-2"]
+
+
 def test_S14_publish_says_what_it_did_and_prints_the_invite(cli: Cli, hub: BrokerUp) -> None:
     cli("state", "set", "k", "1")
     done = cli("mesh", "publish", "team", "--broker", hub.url)
     assert done.out.startswith("holdfast://join/")
     assert f"published team at {hub.url}: 1 change from before through the outbox" in done.err
     assert "wait for the broker" not in done.err, "it was brought without a daemon"
+    assert "an invite for one member, for 7 days" in done.err
     again = cli("mesh", "publish", "team")
     assert (again.out, "is shared already" in again.err) == ("team\n", True)
 
@@ -352,3 +368,74 @@ def test_D12_a_lane_that_halts_does_so_without_a_daemon_too(
         ("message.send", "pending"),
         ("state.set", "pending"),
     ]
+
+
+def test_S15_members_are_listed_from_what_is_kept_when_the_broker_is_away(
+    cli: Cli, bob: Cli, tmp_path: Path
+) -> None:
+    with broker_at(tmp_path / "hub") as hub:
+        both(cli, bob, hub)
+        cli("state", "set", "k", "1")
+        cli("mesh", "sync")
+        listed = {one["name"]: one for one in cli("mesh", "members", "--json").json}
+    alone = cli("mesh", "members", "--json")
+    kept = {one["name"]: one for one in alone.json}
+    assert kept.keys() == listed.keys() == {"ana", "bob"}
+    for name, one in kept.items():
+        assert (one["key"], one["grants"]) == (listed[name]["key"], listed[name]["grants"])
+        assert (one["seen_at"] or 0) >= (listed[name]["seen_at"] or 0)
+    warning = json.loads(alone.err.splitlines()[0])["warning"]
+    assert (warning["type"], warning["mesh"]) == ("offline", "team")
+    assert warning["since"] == cli("mesh", "clock", "--json").json["last_sync_at"] > 0
+    assert "bob" in cli("mesh", "members").out
+    never = bob("mesh", "members")
+    assert "ana" in never.out, "who has joined was told of them"
+
+
+def test_S15_the_clock_says_offline_from_any_process_as_soon_as_it_is_so(
+    cli: Cli, bob: Cli, tmp_path: Path
+) -> None:
+    """Also within the minute in which the store still tells that the broker was reached."""
+    with broker_at(tmp_path / "hub") as hub:
+        both(cli, bob, hub)
+        bob("state", "set", "k", "1")
+        bob("mesh", "sync")
+        cli("mesh", "sync")
+        with holdfast.open(cli.home) as node:
+            assert node.mesh("team").clock().sync_state == "idle", "by the store alone"
+        assert cli("mesh", "clock", "--json").json["sync_state"] == "offline", "nothing exchanges"
+    with running(cli.home):
+        (broker,) = cli("status", "--json").json["brokers"]
+        assert [one["state"] for one in broker["meshes"]] == ["offline"]
+        assert cli("mesh", "clock", "--json").json["sync_state"] == "offline"
+
+
+def test_S20_a_deleted_mesh_stays_away_until_it_is_joined_again_and_is_whole_then(
+    cli: Cli, bob: Cli, hub: BrokerUp
+) -> None:
+    both(cli, bob, hub)
+    bob("state", "set", "of bob", "1")
+    cli("state", "set", "of ana", "2")
+    for one in (bob, cli, bob):
+        one("mesh", "sync")
+    with running(bob.home):
+        refused = bob("mesh", "delete", "team", "--yes", "--json", code=5).error
+        assert "a member of it at" in refused["message"]
+        bob("mesh", "delete", "team", "--owed-too", "--yes")
+        cli("state", "set", "late", "3")
+        cli("mesh", "sync")
+        assert bob("mesh", "list", "--json").json == [], "the daemon does not bring it back"
+    invite = cli("mesh", "invite", "--json").json["text"]
+    bob("mesh", "join", invite)
+    bob("mesh", "sync")
+    found = {row["key"]: row["value"] for row in bob("state", "list", "--json").json}
+    assert found == {"of bob": "1", "of ana": "2", "late": "3"}
+    bob("state", "set", "of bob", "again")
+    for one in (bob, cli):
+        one("mesh", "sync")
+    assert cli("state", "get", "of bob").out == "again\n"
+    assert [
+        check
+        for check in bob("doctor", "--json", code=None).json["checks"]
+        if check["status"] == "fail"
+    ] == []

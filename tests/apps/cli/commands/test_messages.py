@@ -99,7 +99,7 @@ def test_U2_a_message_comes_as_argument_from_stdin_or_from_a_file(
         (["hello", "--dm", "nobody"], 4, "unknown_destination"),
         (["hello", "--topic", "t", "--meta", '{"a":1,"a":2}'], 2, "bad_value"),
         (["hello", "--topic", "t", "--meta", "[]"], 2, "bad_value"),
-        (["hello", "--topic", "t", "--reply-to", "17"], 2, "bad_id"),
+        (["hello", "--topic", "t", "--reply-to", "yesterday"], 4, "unknown_message"),
         (["x" * (MESSAGE_BYTES_MAX + 1), "--topic", "t"], 2, "body_too_large"),
         (["--from", "/nowhere", "--topic", "t"], 2, "bad_input"),
         (["hello", "--topic", "t", "--mesh", "nowhere"], 4, "unknown_mesh"),
@@ -130,10 +130,10 @@ def test_U2_the_inbox_is_listed_read_and_answered(shared: Cli) -> None:
     )
     shown = shared("inbox", "list").masked.splitlines()
     assert shown[0].split() == [
-        *("NO", "ID", "MESH", "SENDER", "KIND", "REF", "PRIORITY", "PREVIEW", "RECEIVED", "READ"),
+        *("NO", "ID", "MESH", "SENDER", "PREVIEW", "KIND", "REF", "PRIORITY", "RECEIVED", "READ"),
     ]
-    assert shown[1].startswith(f"1   {ID_MASK}  team  bob     topic  news")
-    assert shown[1].endswith(f"next      hi there  {TIME_MASK}  -")
+    assert shown[1].startswith(f"1   {ID_MASK}  team  bob     hi there  topic  news")
+    assert shown[1].endswith(f"next      {TIME_MASK}  -")
     first, second = (found["id"] for found in shared("inbox", "list", "--json").json)
     done = shared("inbox", "read", first)
     assert (done.raw, done.err) == (b"hi\nthere", "from bob to topic news in team\n")

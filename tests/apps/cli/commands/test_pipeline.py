@@ -325,7 +325,11 @@ def test_P11_a_run_says_what_it_did_and_the_next_one_needs_no_words(
 
     # A log that is gone keeps nobody from the others, and what went wrong is said.
     shutil.rmtree(ben)
+    tried = cli("pipeline", "forget", str(ana), *lake, "--dry-run")
+    assert (tried.json["dry_run"], "stop reading" in tried.err) == (True, False)
+    assert cli("pipeline", "forget", "nothing", *lake, "--dry-run", code=4).error["code"]
     cli("pipeline", "forget", str(ana), *lake)
+    cli("pipeline", "forget", str(ana), *lake, "--dry-run", code=4)
     gone = cli("pipeline", "run", *lake, code=1)
     assert gone.json["failures"][0]["log"] == "bo"
     assert gone.json["failures"][0]["code"] == "bad_input"

@@ -41,7 +41,11 @@ def test_U2_Q5_an_entity_is_put_patched_read_and_deleted(cli: Cli) -> None:
     assert (found["revision"], found["read"]["mode"]) == (2, "fresh")
     assert "m1  2" in cli("entity", "list", "mission").out
     assert cli("entity", "list", "mission", "--json").json["entities"][0]["id"] == "m1"
+    tried = cli("entity", "delete", "mission", "m1", "--dry-run")
+    assert "would delete the mission 'm1' of team at revision 2; nothing was changed" in tried.err
+    assert cli("entity", "delete", "mission", "m1", "--dry-run", "--json").json["revision"] == 2
     cli("entity", "delete", "mission", "m1", "--base", "2")
+    cli("entity", "delete", "mission", "m1", "--dry-run", code=4)
     cli("entity", "get", "mission", "m1", code=4)
     past = cli("entity", "history", "mission", "m1", "--json").json["revisions"]
     assert [one["deleted"] for one in past] == [False, False, True]
@@ -138,10 +142,14 @@ def test_U2_Q13_operators_change_what_they_must(up: QuorumUp, cli: Cli) -> None:
     assert "are lost for good" in refused.err
     assert "holdfast quorum recover team --accept-loss" in refused.err
     assert "incarnation 2" in cli("quorum", "recover", "--accept-loss").err
+    assert "the claim of dora to the order" in cli("quorum", "forget-claim", "dora").err
+    cli("quorum", "forget-claim", "nobody", code=4)
+    cli("quorum", "move", MESH, "--engine", "embedded", "--voter", "bo")
+    assert up.operators.asked[-1] == ("move", (("bo",), "embedded"))
     even = cli("quorum", "init", MESH, "--voter", "bo", code=5)
     assert "warning: 2 voters survive the loss of as many as 1 would" in even.err
     assert [name for name, _ in up.operators.asked] == [
-        *("add", "remove", "transfer", "step_down", "recover"),
+        *("add", "remove", "transfer", "step_down", "recover", "forget_claim", "move"),
     ]
 
 

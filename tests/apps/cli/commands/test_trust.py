@@ -6,12 +6,14 @@ import stat
 
 import pytest
 
+import holdfast
 from holdfast.node.library.node import open_node
 from holdfast.node.trust.trust import Trust
 from holdfast.rules.keys import card_of, public_key, text_of
 from holdfast.storage.files.home import HomePaths
 from support.cli import Cli
 from support.daemon import running
+from support.envelopes import state_set
 
 BO = card_of("bo", public_key(b"b" * 32))
 BO_KEY = text_of(public_key(b"b" * 32))
@@ -192,3 +194,17 @@ def test_Z8_to_take_one_mesh_from_a_zone_that_reads_all_is_not_said_to_be_done(c
     refused = cli("peer", "revoke", "bo", "--reads", "team", "--json", code=2).error
     assert "may read every mesh, team among them" in refused["message"]
     assert "--reads" in refused["hint"]
+
+
+def test_S21_a_peer_of_a_mesh_is_blocked_and_heard_again(cli: Cli) -> None:
+    with holdfast.open(cli.home) as node:
+        node.apply([state_set("k", 1, origin="bob", lamport=5)])
+    assert cli("peer", "blocked").err == "no peer is blocked\n"
+    done = cli("peer", "block", "bob")
+    assert done.out == "bob\n"
+    assert done.err == "bob is blocked; to hear it again: holdfast peer unblock bob\n"
+    (row,) = cli("peer", "blocked", "--json").json
+    assert (row["peer"], row["dropped"]) == ("bob", 0)
+    assert cli("peer", "unblock", "bob").out == "bob\n"
+    assert cli("peer", "unblock", "bob", "--json", code=4).error["code"] == "unknown_peer"
+    assert cli("peer", "block", "bobb", "--json", code=4).error["code"] == "unknown_zone"

@@ -17,6 +17,7 @@ from holdfast.node.settings import Settings
 from holdfast.service import instance_lock
 from holdfast.service.instance_lock import daemon_note
 from holdfast.storage.files.home import HomePaths, socket_path
+from support.broker_up import broker_at
 from support.cli import Cli
 from support.daemon import PATIENCE_S, ask, make_home, running
 from support.waiting import until
@@ -31,7 +32,8 @@ def _leave_nothing_running(cli: Cli) -> Iterator[None]:
 
 
 def test_U4_up_tells_people_where_it_listens_and_who_it_is(cli: Cli) -> None:
-    with cli.start("up", "--tcp", "127.0.0.1:0", "--listen", "127.0.0.1:0") as running:
+    words = ("up", "--log-format=text", "--tcp=127.0.0.1:0", "--listen=127.0.0.1:0")
+    with cli.start(*words) as running:
         assert running.stderr is not None
         assert running.stdout is not None
         said = [running.stderr.readline().decode().rstrip("\n") for _ in range(5)]
@@ -46,7 +48,8 @@ def test_U4_up_tells_people_where_it_listens_and_who_it_is(cli: Cli) -> None:
             assert ask(address, "GET", "/readyz").status == 200
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
-        assert running.stderr.read().decode() == "stopping\nstopped\n"
+        ended = running.stderr.read().decode().splitlines()
+        assert [line.partition(" ")[2] for line in ended] == ["info: stopping", "info: stopped"]
         assert running.stdout.read() == b"", "a daemon has no answer, so nothing is data"
 
 
@@ -81,7 +84,7 @@ def test_U4_a_running_daemon_takes_up_its_settings_by_command_and_by_signal(
         assert cli("reload", "--json").json == {"changed": ["hook_disk"], "restart": ["listen"]}
         config.write_text('hook_link = ["true"]')
         running.send_signal(signal.SIGHUP)
-        said = json.loads(running.stderr.readline())["log"]
+        said = json.loads(running.stderr.readline())
         assert said["message"] == "reloaded: hook_link"
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
@@ -168,7 +171,7 @@ def test_U4_detached_it_returns_when_it_answers_and_down_ends_it(cli: Cli) -> No
     assert "ended process" in cli("down").err
     assert daemon_note(HomePaths(cli.home)) is None
     assert cli("down", "--json", code=3).error["code"] == "no_daemon"
-    assert log.read_text().splitlines()[-1] == '{"event":"stopped"}'
+    assert json.loads(log.read_text().splitlines()[-1])["event"] == "stopped"
 
 
 def test_U4_detached_for_programs_it_answers_with_the_event(cli: Cli) -> None:
@@ -186,7 +189,7 @@ def test_S16_a_home_that_was_left_badly_is_checked_and_told(cli: Cli) -> None:
         assert running.stdout is not None
         assert running.stderr is not None
         assert json.loads(running.stdout.readline())["event"] == "ready"
-        said = json.loads(running.stderr.readline())["log"]
+        said = json.loads(running.stderr.readline())
         assert said["level"] == "warning"
         assert "was not closed cleanly" in said["message"]
         running.send_signal(signal.SIGTERM)
@@ -248,3 +251,22 @@ def test_U2_down_is_content_with_a_daemon_that_ended_meanwhile(
     note = instance_lock.DaemonNote(gone.pid)
     monkeypatch.setattr(instance_lock, "daemon_note", lambda paths: note)
     assert cli("down", "--json").json["pid"] == gone.pid
+
+
+def test_U2_U7_check_daemon_says_whether_a_node_or_a_broker_is_ready(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = cli("check", "daemon", code=2)
+    assert none.out == f"critical: no daemon serves {cli.home}\n"
+    with running(cli.home) as up:
+        assert cli("check", "daemon").out == f"ok: {cli.home} is served\n"
+        with monkeypatch.context() as patched:
+            patched.setattr(up.daemon.api, "phase", "stopping")
+            said = cli("check", "daemon", code=2).out
+            assert said.startswith("critical: ")
+            assert said.endswith("this node is stopping\n")
+    assert cli("check", "daemon", "--json", code=2).json["status"] == "critical"
+    store = f"--store={tmp_path / 'hub'}"
+    with broker_at(tmp_path / "hub"):
+        assert cli("check", "daemon", store).out == f"ok: {tmp_path / 'hub'} is served\n"
+    assert cli("check", "daemon", store, code=2).out.startswith("critical: ")

@@ -163,7 +163,7 @@ def test_U2_an_object_carries_the_warnings_in_json(contested: Cli) -> None:
     assert first.err == ""
     assert first.json["warnings"] == [
         {
-            "code": "task_claim_superseded",
+            "type": "task_claim_superseded",
             "message": TOLD,
             "mesh": "team",
             "entity": MINTED,

@@ -17,7 +17,14 @@ from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.mesh_receive import decode_mesh_page, receive_mesh_page
 from holdfast.node.library.node import Mesh
 from holdfast.node.upkeep.sweep import Ttl, sweep
-from holdfast.protocol.bus_mesh import BlocksAsked, EntriesPage, LeavesAsked, read_word
+from holdfast.protocol.bus_frames import Stream
+from holdfast.protocol.bus_mesh import (
+    BlocksAsked,
+    EntriesAsked,
+    EntriesPage,
+    LeavesAsked,
+    read_word,
+)
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import place_of
 from holdfast.rules.frontier import Frontier
@@ -98,13 +105,23 @@ def test_Q14_an_audit_event_that_is_lost_on_the_way_is_asked_for_again(nodes: No
             end.hold = loses
             team(ana).audit.append("activityLog", "lost on the way")
             await until(lambda: bool(lost), (ana,))
+            asked: list[bytes] = []
+
+            def waits(body: bytes) -> bool:
+                if isinstance(read_word(body), EntriesAsked):
+                    asked.append(body)
+                return bool(asked)
+
+            end.other.hold = waits
             team(ana).audit.append("activityLog", "behind it")
             await until(lambda: [one.last for one in team(bob).audit.streams()] == [3], (bob,))
             (chain,) = team(bob).audit.verify()
             assert (chain.missing, chain.sound) == (((2, 2),), True), "the gap shows meanwhile"
-            cut(end)
-            connect(ana, bob)
+            end.other.hold = lambda body: False
+            await until(lambda: bool(asked), (bob,))
+            end.receive(Stream.MESH, asked[0])  # the line stands: nothing else makes up for it
             await until_same(ana, bob)
+            assert pages_of(end) == 4, "only what was lost came twice"
             (chain,) = team(bob).audit.verify()
             assert (chain.last, chain.events, chain.sound, chain.gapless) == (3, 3, True, True)
 
@@ -541,6 +558,30 @@ def test_B4_a_grant_that_was_taken_back_ends_the_exchange(nodes: Nodes) -> None:
             assert ana.exchange.status().peers[0].meshes == []
             assert team(bob).state.get("secret") is None
             assert team(ana).state.get("back") is None
+
+    asyncio.run(story())
+
+
+def test_B4_what_was_refused_before_a_peer_might_write_comes_when_it_may(nodes: Nodes) -> None:
+    class ReadOnly(TrustGrants):
+        """Until the owner lets it write."""
+
+        writes = False
+
+        def may_write(self, tx: Reader, peer: MeshPeer, mesh: str) -> bool:
+            return self.writes
+
+    async def story() -> None:
+        async with sharing("ana", "bob", nodes=nodes) as (ana, bob):
+            bob.exchange._context.grants = grants = ReadOnly()
+            end = connect(ana, bob)
+            team(ana).state.set("early", 1)
+            await until(lambda: "may not write" in bob.exchange.status().peers[0].problem, (bob,))
+            assert team(bob).state.get("early") is None
+            grants.writes = True
+            await bob.exchange.refresh()
+            await until_same(ana, bob)
+            assert end.up, "the line stood all the time"
 
     asyncio.run(story())
 

@@ -200,7 +200,7 @@ def test_B4_who_may_not_read_a_mesh_gets_nothing_of_it(tmp_path: Path) -> None:
 def test_B4_a_peer_that_asks_for_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.node.bus.meshes.mesh_link.BUS_OWED_RANGES_MAX", 10)
+    monkeypatch.setattr("holdfast.node.bus.meshes.owed_pages.BUS_OWED_RANGES_MAX", 10)
 
     async def story() -> None:
         async with lied_to(tmp_path) as (ana, liar):

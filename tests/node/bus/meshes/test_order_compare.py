@@ -15,12 +15,12 @@ from holdfast.node.bus.meshes.exchange import MeshExchange
 from holdfast.node.bus.meshes.grants import MeshPeer, TrustGrants
 from holdfast.node.bus.meshes.order_compare import compare_commits
 from holdfast.node.core.committed_intake import claims_of
-from holdfast.node.core.committed_pages import commits_page
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.node.recovery.check_commits import check_commits
 from holdfast.protocol.bus_mesh import CommitsAsked, read_word
 from holdfast.protocol.commit_page import CheckedPage, check_page
 from holdfast.rules.envelope import encode
-from holdfast.rules.errors import OrderContested, TooMany
+from holdfast.rules.errors import OrderContested, TooMany, UnknownPeer
 from holdfast.rules.limits import COMMIT_COMPARE_MS, HOUR_MS
 from holdfast.rules.quorum.state_rows import QuorumRow
 from holdfast.storage.ports import Reader
@@ -177,10 +177,20 @@ def test_Q4_one_liar_stops_no_majority_and_is_named(tmp_path: Path) -> None:
         assert failures(ana)
         assert (await ana.put("goes on")).outcome == "applied"
         await ana.order.confirm(timeout_ms=20_000)
+        # If its maker is gone for good, nobody would ever take it back.
+        with pytest.raises(UnknownPeer):
+            await ana.host.quorum.forget_claim(MESH, "bo")
+        assert ana.order.status().problem
+        assert not (await ana.host.quorum.forget_claim(MESH, "cy")).problem
+        assert failures(ana) == []
+        assert shows("cy", later) == "forked", "and while it is there it shows it again"
 
         # As many as a majority here: nobody can tell any more.
         assert shows("bo", other) == "forked"
         assert await is_refused(ana)
+        with pytest.raises(OrderContested):
+            await ana.host.quorum.forget_claim(MESH, "cy")
+        assert await is_refused(ana), "to forget would be to decide"
         # Who shows the same order takes back what it said; so does one of an order that has ended.
         assert shows("bo", true) == "voter"
         assert shows("cy", msgspec.structs.replace(true, incarnation=0)) == "voter"

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from holdfast.node.core.committed_intake import CommitPageIntake, commit_trouble
-from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.node.core.following.committed_source import follow_order
 from holdfast.node.core.following.committed_state import give_state, take_state
 from holdfast.node.library.node import open_node

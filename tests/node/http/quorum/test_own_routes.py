@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,43 @@ def test_Q13_voters_and_coordinators_change_by_call(up: QuorumUp) -> None:
     assert call(up, "POST", "/members/nobody")[1]["error"]["code"] == UnknownPeer.code
     assert call(up, "POST", "/transfer", to="ana")[1]["lease_epoch"] == 2
     assert call(up, "POST", "/step-down")[1]["lease_epoch"] == 3
+    assert call(up, "POST", "/forget-claim", peer="dora")[0] == 200
+    assert call(up, "POST", "/forget-claim", peer="nobody")[1]["error"]["code"] == UnknownPeer.code
     assert call(up, "POST", "/recover")[0] == 400
     assert call(up, "POST", "/recover", accept_loss=True)[1]["incarnation"] == 2
     assert call(up, "POST", "/init", voters=["bo"])[1]["error"]["code"] == AlreadyExists.code
     assert up.operators.asked[:2] == [("add", ("bo", 1500)), ("remove", ("bo", None))]
+
+
+NEVER_READ = (
+    *(f"{PATH}{rest}" for rest in ("", "/conflicts", "/entities/mission", "/writes")),
+    *(f"/v1/meshes/{MESH}/{rest}" for rest in ("audit", "audit-verdicts", "audit/activityLog")),
+    *(f"/v1/meshes/{MESH}/telemetry", "/api/mesh/state", "/api/nodes", "/api/settings"),
+)
+
+
+def test_Q13_R4_whoever_asks_for_ever_and_reads_no_answer_keeps_nobody_from_deciding(
+    up: QuorumUp,
+) -> None:
+    for number in range(60):
+        assert put(up, f"m{number}", "x" * 900)[0] == 200
+        event = json.dumps({"payload": "y" * 900}).encode()
+        assert up.ask("POST", f"/v1/meshes/{MESH}/audit/activityLog", event).status < 300
+    with ExitStack() as open_:
+        for path in NEVER_READ:
+            assert up.ask("GET", path).status == 200, path
+            for _ in range(4):
+                line = open_.enter_context(socket.socket(socket.AF_UNIX))
+                line.connect(up.daemon.unix.removeprefix("unix:"))
+                line.setblocking(False)
+                asked = f"GET {path} HTTP/1.1\r\nHost: holdfast\r\n\r\n".encode() * 500
+                # As much as is taken: the daemon stops reading at some time.
+                with suppress(BlockingIOError):
+                    while asked:
+                        asked = asked[line.send(asked) :]
+        for number in range(20):
+            assert put(up, f"after{number}", "decided")[0] == 200
+            assert call(up, "GET", f"/entities/mission/after{number}")[0] == 200
 
 
 def test_Q13_a_mesh_without_voters_says_so(up: QuorumUp) -> None:
@@ -220,6 +254,9 @@ def test_Q9_the_remote_quorum_has_the_same_verbs_and_raises_the_same_errors(up: 
         assert (await remote.step_down(MESH)).lease_epoch == 3
         assert (await remote.add(MESH, "bo")).mesh == MESH
         assert (await remote.remove(MESH, "bo", timeout_ms=1000)).mesh == MESH
+        assert (await remote.remove(MESH, "ana", timeout_ms=1000, last=True)).mesh == MESH
+        assert up.operators.asked[-1] == ("remove", ("ana", 1000, True))
+        assert (await remote.forget_claim(MESH, "dora")).mesh == MESH
         with pytest.raises(AlreadyExists):
             await remote.init(MESH, ("bo",))
         with pytest.raises(NoDaemon):

@@ -105,7 +105,7 @@ def test_Q3_a_node_whose_disk_failed_refuses_what_comes_then() -> None:
     assert heard == [ProposalEnd.REFUSED]
 
 
-def _answer(driver: GroupDriver, place: Place) -> None:
+def answer(driver: GroupDriver, place: Place) -> None:
     """Bob votes for her, and hears her; his disk takes its time. Hers has everything at once."""
     while place.sent or place.wrote:
         while place.wrote:
@@ -124,13 +124,13 @@ def test_Q3_a_leader_adds_nothing_again_that_stands_in_its_own_log() -> None:
     driver = driver_of(place)
     while driver.state.role != "leader":
         driver.tick(0)
-        _answer(driver, place)
+        answer(driver, place)
     driver.propose(proposal(1), 100, heard.append)
     place.run()
     last = driver.state.log.last
     for _ in range(3 * driver.state.timing.election):
         driver.tick(0)
-        _answer(driver, place)
+        answer(driver, place)
     assert driver.state.role == "leader"
     assert (driver.state.log.last, heard) == (last, [])
 
@@ -139,7 +139,7 @@ def _leading(place: Place) -> GroupDriver:
     driver = driver_of(place)
     while driver.state.role != "leader":
         driver.tick(0)
-        _answer(driver, place)
+        answer(driver, place)
     return driver
 
 

@@ -14,6 +14,7 @@ import pytest
 from holdfast.node.quorum.etcd.coordination import OrderTiming
 from holdfast.node.quorum.etcd.forgetting import OrderForgetting
 from holdfast.node.quorum.etcd.orders import place_job
+from holdfast.protocol.etcd_json import RANGE, RangeAnswer, RangeRequest
 from holdfast.rules.envelope import encode
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -24,6 +25,7 @@ from holdfast.rules.errors import (
     NoQuorum,
     NoVoters,
     OutcomeUnknown,
+    StoreClosed,
     TooOld,
     Unreachable,
 )
@@ -186,6 +188,42 @@ def test_Q10_a_member_that_others_told_of_commits_joins_behind_them(tmp_path: Pa
         await until(lambda: bo.order.part == "failed")
 
     told(tmp_path, story)
+
+
+def test_Q8_whoever_is_stopped_while_an_order_ends_leaves_no_connection(tmp_path: Path) -> None:
+    """A move may end the order in an etcd while its node goes down."""
+
+    async def story(world: EtcdWorld) -> None:
+        ana = world.seats[0]
+        gateway = ana.order.gateway
+        ending = asyncio.ensure_future(ana.orders.end(MESH))
+        await asyncio.sleep(0)
+        assert (ana.orders.order(MESH), ending.done()) == (None, False), "it is in the middle"
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        with pytest.raises(StoreClosed):
+            await gateway.call(RANGE, RangeRequest(key=b"k"), RangeAnswer, until=0.0)
+
+    told(tmp_path, story)
+
+
+def test_Q6_whoever_waits_for_what_stands_behind_the_end_of_an_order_is_told_so(
+    tmp_path: Path,
+) -> None:
+    """Its answer from the etcd may come before the end is folded here, or after."""
+
+    async def story(world: EtcdWorld) -> None:
+        fold = world.seats[0].order.fold
+        never = fold.position + 1000
+        early = asyncio.ensure_future(fold.reached(never))
+        await asyncio.sleep(0)
+        fold.close()
+        for waiting in (early, fold.reached(never)):
+            with pytest.raises(NoQuorum, match="has ended here"):
+                await waiting
+        await fold.reached(fold.position)
+
+    told(tmp_path, story, SLOW)
 
 
 def test_Q3_an_init_that_was_cut_short_goes_on(tmp_path: Path) -> None:

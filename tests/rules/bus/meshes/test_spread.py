@@ -116,8 +116,7 @@ class World:
     def _arrive(self, here: int, sender: int, stream: StreamName, start: int, end: int) -> None:
         node = self.nodes[here]
         self.copies[here] += end - start
-        node.came(str(sender), stream, start, end, self.now)
-        self._wake(here)
+        self.run(here, node.came(str(sender), stream, start, end, self.now))
         stored = partial(self._stored, here, sender, stream, start, end)
         self.at(self.now + self.rng.uniform(0, self.store_ms), stored)
 
@@ -212,6 +211,37 @@ def test_B4_lost_pushes_are_made_up_for_by_one_neighbour(seed: int) -> None:
     world.settle()
     world.check_equal()
     assert sum(world.copies) <= 100 * 9 * 1.02
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_B4_a_lost_push_is_asked_for_when_the_next_one_comes_and_nobody_else_has_it(
+    seed: int,
+) -> None:
+    world = World(2, [(0, 1)], seed)
+    world.settle()
+    world.lose = 0.3
+    for at in range(100):
+        world.at(world.now + at * 3.0, partial(world.write, at % 2))
+    world.settle()
+    world.lose = 0
+    world.write(0)
+    world.write(1)
+    world.settle()
+    world.check_equal()
+    assert sum(world.copies) == 102, "each came once"
+
+
+def test_B4_what_an_origin_wrote_before_its_page_is_asked_of_it() -> None:
+    node = Spread("me")
+    told, new, relayed = (
+        StreamName(MESH, name, epoch) for name, epoch in (("a", 1), ("a", 2), ("far", 1))
+    )
+    node.link_up("a", "a", [MESH])
+    node.heard("a", told, Frontier(9), 9, 0.0)
+    assert ask_of(node.came("a", told, 12, 13, 1.0)) == [("a", ((10, 12),))], "not what is gone"
+    assert ask_of(node.came("a", told, 13, 14, 2.0)) == [], "once"
+    assert ask_of(node.came("a", new, 2, 3, 3.0)) == [("a", ((1, 2),))]
+    assert ask_of(node.came("a", relayed, 5, 6, 4.0)) == [], "a relay may lack some"
 
 
 @settings(max_examples=30, deadline=None)
@@ -377,12 +407,12 @@ def test_B4_memory_for_one_link_is_bounded() -> None:
 def test_B4_pages_that_lie_far_apart_make_no_long_list() -> None:
     ana = Spread("ana")
     ana.link_up("b", "bo", ["m"])
-    stream = StreamName("m", "bo", 1)
+    stream = StreamName("m", "far", 1)
     for number in range(1, 1001):
         ana.came("b", stream, 2 * number, 2 * number + 1, float(number))
     (in_hand,) = ana._awaited[stream]
     assert len(in_hand.ranges) == BUS_IN_HAND_RANGES_MAX
     # Those that follow each other, as an honest peer sends them, are one range.
     for number in range(5000, 6000):
-        ana.came("b", StreamName("m", "bo", 2), number, number + 1, float(number))
-    assert sum(len(one.ranges) for one in ana._awaited[StreamName("m", "bo", 2)]) == 1
+        ana.came("b", StreamName("m", "far", 2), number, number + 1, float(number))
+    assert sum(len(one.ranges) for one in ana._awaited[StreamName("m", "far", 2)]) == 1

@@ -11,12 +11,19 @@ import msgspec
 from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.commands.state import JSON_VALUE
 from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.lists.watching import watch_verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.log.audit_trail import AuditVerdict
 from holdfast.rules.audit_chain import AuditChainRow
 from holdfast.rules.errors import AuditForked, AuditGap
 
 audit_ = noun("audit", "Streams of events that are only added, chained for each origin.")
+
+watch_verb(
+    audit_,
+    lambda mesh, prefix, **terms: mesh.audit.watch(prefix, **terms),
+    "Show events of streams whose name begins with PREFIX, as they come.",
+)
 
 
 @verb(audit_, "append", writes=True)
@@ -30,7 +37,7 @@ def append(session: CommandSession, stream: str, payload: str, json_value: bool)
         session.receipt(mesh, done, "audit.append", f"appended to {stream!r} in", stream=stream)
 
 
-@verb(audit_, "list")
+@verb(audit_, "list", lists="at")
 @click.argument("stream")
 @click.option("--origin", metavar="PEER", help="Only events of this origin.")
 @click.option("--after", default="", metavar="PLACE", help="Only events behind EPOCH.SEQ.ORIGIN.")
@@ -48,7 +55,7 @@ def list_(
         )
 
 
-@verb(audit_, "streams")
+@verb(audit_, "streams", lists="")
 def streams(session: CommandSession) -> None:
     """List the streams, and how much of each origin's chain is here."""
     with session.mesh() as mesh:

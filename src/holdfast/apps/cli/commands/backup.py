@@ -22,9 +22,14 @@ def backup_(session: CommandSession, folder: str) -> None:
     back_up(session, Path(folder))
 
 
+def _copying(session: CommandSession, folder: Path) -> Progress:
+    leaves = f"{folder} appears when it is whole: it is not there, and the home is as it was"
+    return Progress(session, "copied", leaves=leaves, in_bytes=True)
+
+
 def back_up(session: CommandSession, folder: Path) -> None:
     """Makes a backup, and prints what it holds."""
-    with session.node() as node, Progress(session, "copied bytes:") as progress:
+    with session.node() as node, _copying(session, folder) as progress:
         report = backup.backup(node, folder, progress.to)
     session.talk(
         f"backed up {report.peer} up to offset {report.head}: "
@@ -80,7 +85,9 @@ def restore_(
             hint="or begin from a snapshot: holdfast restore --snapshot FOLDER --peer NAME",
         )
     home = session.check_home()
-    with session.relaying(), Progress(session, "checked bytes:") as progress:
+    leaves = "the home is as it was before, or wholly restored: see holdfast status"
+    bar = Progress(session, "checked", leaves=leaves, in_bytes=True)
+    with session.relaying(), bar as progress:
         report = backup.restore(Path(folder), home, force=force, progress=progress.to)
     session.talk(
         f"restored {report.peer} up to offset {report.head}, epoch {report.epoch}, "
@@ -99,7 +106,9 @@ def _begin_from(
     from holdfast.node.recovery.restore_snapshot import restore_snapshot
 
     home = session.check_home()
-    with session.relaying(), Progress(session, "restored envelopes:") as progress:
+    leaves = "what was taken in is kept aside; the same command goes on from there"
+    bar = Progress(session, "restored envelopes:", leaves=leaves)
+    with session.relaying(), bar as progress:
         report = restore_snapshot(
             home, folder, peer, signed_by=signed_by, take_over=take_over, progress=progress.to
         )

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.apps.cli import serving
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli import inputs, serving
+from holdfast.apps.cli.commands.console import NO_BROWSER, show
+from holdfast.apps.cli.declare import DRY, noun, verb
+from holdfast.apps.cli.serving_log import log_options
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules import limits
 from holdfast.rules.errors import BadInput, StoreCorrupt
@@ -39,8 +41,8 @@ def _stored(function: F) -> F:
         click.option(
             "--postgres",
             metavar="DSN",
-            help=f"Keep everything but the key in PostgreSQL; better in ${DSN}, for a command line "
-            "can be read by others.",
+            help=f"Keep everything but the key in PostgreSQL; better in ${DSN} or in the file that "
+            f"${DSN}_FILE names, for a command line can be read by others.",
         ),
         click.option(
             "--store",
@@ -75,7 +77,8 @@ def _stored(function: F) -> F:
     type=click.Choice(["open", "closed", "token"]),
     default="open",
     show_default=True,
-    help=f"Who may make a mesh here: any key, no key, or a key with the token in ${TOKEN}.",
+    help=f"Who may make a mesh here: any key, no key, or a key with the token in ${TOKEN} or "
+    f"in the file that ${TOKEN}_FILE names.",
 )
 @click.option(
     "--dedupe",
@@ -105,6 +108,7 @@ def _stored(function: F) -> F:
     show_default=True,
     help="Which connections of one member stay, in each process of the broker.",
 )
+@log_options
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
 def serve_(
     session: CommandSession,
@@ -113,6 +117,8 @@ def serve_(
     rate: int,
     connections: str,
     detach: bool,
+    log_level: str,
+    log_format: str | None,
     **given: Any,
 ) -> int:
     """Serve a broker: HTTP and WebSocket. Port 0 takes a free one.
@@ -123,7 +129,7 @@ def serve_(
     """
     if given["listen"] is None and given["tcp"] is None:
         given["tcp"] = _TCP
-    token = os.environ.get(TOKEN) if given["registration"] == "token" else None
+    token = inputs.secret_of(TOKEN) if given["registration"] == "token" else None
     settings = _settings(
         store,
         postgres,
@@ -141,15 +147,19 @@ def serve_(
             session,
             HomePaths(settings.store),
             ["broker", "serve", f"--store={settings.store}"],
-            {**given, "rate": rate, "connections": connections},
+            {**given, "rate": rate, "connections": connections}
+            | {"log_level": log_level, "log_format": log_format},
             down="holdfast broker down",
-            environ={} if settings.dsn is None else {DSN: settings.dsn},
+            environ={} if settings.dsn is None else {DSN: settings.dsn, f"{DSN}_FILE": ""},
         )
+    from holdfast.apps.web.part import broker_console
     from holdfast.broker.daemon import BrokerDaemon
 
     return serving.serve(
         session,
-        lambda report: BrokerDaemon(settings, on_event=report),
+        lambda report: BrokerDaemon(settings, on_event=report, parts=broker_console),
+        log_level=log_level,
+        log_format=log_format,
         connections=limits.BROKER_CONNECTIONS_MAX,
     )
 
@@ -161,6 +171,18 @@ def down_(session: CommandSession, store: str | None) -> None:
     from holdfast.storage.files.home import HomePaths
 
     serving.end_daemon(session, HomePaths(_settings(store, None).store), "store")
+
+
+@verb(broker_, "console", mesh=False)
+@click.option("--store", metavar="FOLDER", help=f"The broker's folder; else ${STORE}.")
+@NO_BROWSER
+def console_(session: CommandSession, store: str | None, no_browser: bool) -> None:
+    """Open the console of the broker in a browser, logged in as its operator.
+
+    The address that is printed logs in once, within two minutes, on this machine.
+    """
+    folder = _settings(store, None).store
+    show(session, folder, no_browser=no_browser, begin="broker serve")
 
 
 @verb(broker_, "status", mesh=False)
@@ -181,14 +203,27 @@ def status_(session: CommandSession, store: str | None, postgres: str | None) ->
     session.rows(document["meshes"], "mesh epoch base first seq members lag", empty="no meshes yet")
 
 
-@verb(broker_, "sweep", mesh=False)
+_SWEPT = "dedupe messages released died invites snapshots objects"
+
+
+@verb(broker_, "sweep", mesh=False, removes=DRY)
 @_stored
 def sweep_(session: CommandSession, store: str | None, postgres: str | None) -> None:
     """Remove what is past its time, now. A running broker does it every hour."""
     from holdfast.broker.operator import Operator
 
-    done = Operator(_settings(store, postgres)).sweep()
-    session.show(done, fields="dedupe messages released died invites snapshots objects")
+    operator = Operator(_settings(store, postgres))
+    if session.dry_run:
+        seen = operator.foresee_sweep()
+        counts, at_least = seen["swept"], seen["at_least"]
+        if session.as_json:
+            session.show({**counts, "at_least": at_least, "dry_run": True})
+            return
+        shown = {name: f"{counts[name]} or more" for name in at_least}
+        session.show({**counts, **shown}, fields=_SWEPT.removesuffix(" objects"))
+        session.talk("this is what a sweep would remove; nothing was changed")
+        return
+    session.show(operator.sweep(), fields=_SWEPT)
 
 
 @verb(broker_, "orphans", mesh=False)
@@ -279,5 +314,5 @@ def _settings(store: str | None, postgres: str | None, **given: Any) -> BrokerSe
         raise BadInput(
             "the broker's folder is not named", hint=f"give --store FOLDER, or set ${STORE}"
         )
-    dsn = postgres or os.environ.get(DSN) or None
+    dsn = postgres or inputs.secret_of(DSN)
     return BrokerSettings(store=Path(folder).absolute(), dsn=dsn, **given).check()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.apps.cli import documents, own_daemon, tables
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.declare import DRY, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.rules.errors import BadInput, NoDaemon
 
@@ -96,7 +96,7 @@ def use(session: CommandSession, text: str, at: tuple[str, ...]) -> None:
         _show(session, found, f"{found.id}\n")
 
 
-@verb(capability_, "list", mesh=False)
+@verb(capability_, "list", mesh=False, lists="")
 def list_(session: CommandSession) -> None:
     """List the capabilities that this node gave, and those that it holds."""
     with session.node() as node:
@@ -107,7 +107,7 @@ def list_(session: CommandSession) -> None:
         )
 
 
-@verb(capability_, "drop", mesh=False)
+@verb(capability_, "drop", mesh=False, removes=DRY)
 @click.argument("which")
 def drop(session: CommandSession, which: str) -> None:
     """Take one back that this node gave, with all that was narrowed from it, or forget one that it
@@ -116,6 +116,11 @@ def drop(session: CommandSession, which: str) -> None:
     WHICH is its id, or that of a step that somebody else made of it: see `capability show`.
     """
     with session.node() as node:
+        if session.dry_run:
+            found = node.bus.capabilities.show(which)
+            what = f"take back the capability of {found.holder} for {', '.join(found.scopes)}"
+            session.goes_on(what, id=found.id)
+            return
         gone = node.bus.capabilities.drop(which)
         told = own_daemon.refresh(node.home)
         shown = which if gone is None else gone.id

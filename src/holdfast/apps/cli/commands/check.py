@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from holdfast.apps.cli import output, tables, times
+from holdfast.apps.cli import output, own_daemon, tables, times
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery.backup import JOB
@@ -87,9 +88,8 @@ def lag(session: CommandSession, consumer: str | None, warn: int, critical: int,
                 return CheckFinding(UNKNOWN, f"there is no consumer {consumer!r}")
             return CheckFinding(OK, "the log has no reader", 0, "", warn, critical)
         slowest = max(readers, key=lambda reader: reader.lag)
-        return _above(
-            f"{slowest.name} lags by {slowest.lag} entries", slowest.lag, "", warn, critical
-        )
+        entries = "1 entry" if slowest.lag == 1 else f"{slowest.lag} entries"
+        return _above(f"{slowest.name} lags by {entries}", slowest.lag, "", warn, critical)
 
     return _report(session, "lag", form, find)
 
@@ -173,6 +173,23 @@ def outbox(session: CommandSession, warn: int, critical: int, form: str) -> int:
         return found
 
     return _report(session, "outbox", form, find)
+
+
+@verb(check_, "daemon", mesh=False)
+@click.option("--store", metavar="FOLDER", help="The broker in this folder; else of the home.")
+@FORMAT
+def daemon(session: CommandSession, store: str | None, form: str) -> int:
+    """Is the daemon there, and ready for work? Asks it on its Unix socket, as /readyz does."""
+
+    def find() -> CheckFinding:
+        folder = session.check_home() if store is None else Path(store).absolute()
+        try:
+            own_daemon.ask(folder, "GET", "/readyz")
+        except HoldfastError as error:
+            return CheckFinding(CRITICAL, error.message)
+        return CheckFinding(OK, f"{folder} is served")
+
+    return _report(session, "daemon", form, find)
 
 
 def _above(message: str, value: float, unit: str, warn: float, critical: float) -> CheckFinding:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from holdfast.apps.cli import documents
-from holdfast.apps.cli.declare import FILTER, noun, verb
+from holdfast.apps.cli.declare import DRY, FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
 
 conflict_ = noun("conflict", "What merges discarded; any of it can be written again.")
 
 
-@verb(conflict_, "list", mesh=FILTER)
+@verb(conflict_, "list", mesh=FILTER, lists="found_at")
 @click.option("--all", "everything", is_flag=True, help="Also those that are settled.")
 def list_(session: CommandSession, everything: bool) -> None:
     """List what was discarded, oldest first."""
@@ -51,11 +51,15 @@ def restore(session: CommandSession, number: int) -> None:
         )
 
 
-@verb(conflict_, "dismiss", mesh=False)
+@verb(conflict_, "dismiss", mesh=False, removes=DRY)
 @click.argument("number", type=int)
 def dismiss(session: CommandSession, number: int) -> None:
     """Keep the outcome as it is and close the conflict."""
     with session.warning_node() as node:
+        if session.dry_run:
+            document = documents.conflict(node.conflict(number))
+            session.goes_on(f"close conflict {number} over {document['entity']!r}", **document)
+            return
         node.dismiss_conflict(number)
         session.talk(f"conflict {number} is settled")
         session.show(documents.conflict(node.conflict(number)), f"{number}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.apps.cli import documents, own_daemon, tables
 from holdfast.apps.cli.commands.backup import back_up
 from holdfast.apps.cli.commands.pipeline_job import options_file, store_options
 from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.progress import Progress
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.recovery import doctor
 from holdfast.node.recovery.checks import joined_names
@@ -24,7 +26,9 @@ from holdfast.node.recovery.repair import (
     repair_home,
     rollback_migration,
 )
-from holdfast.rules.errors import BadInput
+from holdfast.node.settings import load
+from holdfast.rules.errors import BadInput, HoldfastError
+from holdfast.rules.outbox import PARK, Policies
 
 _SIGNS = {"ok": "[OK]", "warn": "[WARN]", "fail": "[FAIL]"}
 
@@ -85,8 +89,22 @@ def doctor_(
         elif version is not None:
             _show_rollback(session, rollback_migration(home, version))
         else:
-            return _show(session, doctor.diagnose(home, full=full))
+            leaves = "doctor only looked: nothing was changed"
+            with Progress(session, "looking at:", leaves=leaves) as progress:
+                report = doctor.diagnose(
+                    home, full=full, policies=_policies(session), on_check=progress.step
+                )
+            return _show(session, report)
     return 0
+
+
+def _policies(session: CommandSession) -> Policies:
+    """What waits behind refused items, as the settings say."""
+    try:
+        return load(os.environ, {}).outbox.policies
+    except HoldfastError as error:
+        session.warn("settings", f"the settings cannot be read: {error.message}")
+        return PARK
 
 
 def _repair(
@@ -132,7 +150,7 @@ def _resume_sync(session: CommandSession) -> None:
         resumed = resume_all(node._engine)
         runs = own_daemon.refresh(node.home)
         for found in resumed:
-            session.talk(f"{found.mesh} goes on; {found.retried} that were refused are tried again")
+            session.talk(f"{found.mesh} goes on; {found.retried} that were refused wait again")
         if not resumed:
             session.talk("no shared mesh is paused")
         elif not runs:

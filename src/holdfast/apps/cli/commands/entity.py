@@ -8,8 +8,15 @@ import click
 import msgspec
 
 from holdfast.apps.cli import inputs, times
-from holdfast.apps.cli.declare import noun, verb
-from holdfast.apps.cli.quorum_calls import demand_of, open_quorum, reads, say_how_fresh, written
+from holdfast.apps.cli.declare import DRY, noun, verb
+from holdfast.apps.cli.quorum_calls import (
+    QuorumCalls,
+    demand_of,
+    open_quorum,
+    reads,
+    say_how_fresh,
+    written,
+)
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.log.entity_history import entity_history
 from holdfast.node.quorum.documents import (
@@ -22,6 +29,7 @@ from holdfast.node.quorum.entity_writes import change_entities
 from holdfast.rules.data_classes import ENTITY_TYPES
 from holdfast.rules.errors import BadInput, BadValue, UnknownEntity
 from holdfast.rules.limits import QUORUM_PAGE_ROWS
+from holdfast.rules.quorum.degraded_read import DegradedRead
 from holdfast.rules.quorum.entities import check_type
 from holdfast.rules.quorum.intents import OperationKind
 from holdfast.rules.quorum.view import EntityRow
@@ -85,7 +93,7 @@ def patch(
     return _change(session, "patch", type_, id_, fields_of(fields), removed, options)
 
 
-@verb(entity_, "delete", writes=True)
+@verb(entity_, "delete", writes=True, removes=DRY)
 @click.argument("type_", metavar="TYPE")
 @click.argument("id_", metavar="ID")
 @_BASE
@@ -94,6 +102,13 @@ def patch(
 @_WITHIN
 def delete(session: CommandSession, type_: str, id_: str, **options: Any) -> int:
     """Delete an entity. One that others have as their parent stays."""
+    if session.dry_run:
+        with open_quorum(session) as quorum:
+            how = {"linearizable": False, "max_staleness": None, "local": False}
+            row, _ = _live(session, quorum, type_, id_, **how)
+            what = f"delete the {type_} {id_!r} of {quorum.mesh} at revision {row.revision}"
+            session.goes_on(what, **_document(quorum.mesh, row))
+        return 0
     return _change(session, "delete", type_, id_, {}, (), options)
 
 
@@ -106,15 +121,7 @@ def get(session: CommandSession, type_: str, id_: str, **fresh: Any) -> None:
     check_type(type_)
     with open_quorum(session) as quorum:
         mesh = quorum.mesh
-        row, read = quorum.read(
-            demand_of(**fresh), "entity.get", lambda tx: tx.entity_get(mesh, type_, id_)
-        )
-        say_how_fresh(session, read)
-        if row is None or row.deleted:
-            raise UnknownEntity(
-                f"there is no {type_} {id_!r} in {mesh!r}",
-                hint=f"see: holdfast entity list {type_} --mesh {mesh}",
-            )
+        row, read = _live(session, quorum, type_, id_, **fresh)
         document = _document(mesh, row)
         if session.as_json:
             session.show({**document, "read": msgspec.to_builtins(read)})
@@ -124,7 +131,7 @@ def get(session: CommandSession, type_: str, id_: str, **fresh: Any) -> None:
         session.show(document, f"{text}\n")
 
 
-@verb(entity_, "list")
+@verb(entity_, "list", lists="committed_at")
 @click.argument("type_", metavar="TYPE")
 @reads
 def list_(session: CommandSession, type_: str, **fresh: Any) -> None:
@@ -154,7 +161,7 @@ def list_(session: CommandSession, type_: str, **fresh: Any) -> None:
         )
 
 
-@verb(entity_, "history")
+@verb(entity_, "history", lists="committed_at")
 @click.argument("type_", metavar="TYPE")
 @click.argument("id_", metavar="ID")
 @reads
@@ -211,6 +218,23 @@ def _fields(word: str) -> dict[str, Any]:
     if name.endswith(":"):
         return {name[:-1]: inputs.json_of(text, f"the field {name[:-1]!r}")}
     return {name: text}
+
+
+def _live(
+    session: CommandSession, quorum: QuorumCalls, type: str, id: str, **fresh: Any
+) -> tuple[EntityRow, DegradedRead]:
+    """An entity that is there, once it was said how fresh that is."""
+    check_type(type)
+    row, read = quorum.read(
+        demand_of(**fresh), "entity.get", lambda tx: tx.entity_get(quorum.mesh, type, id)
+    )
+    say_how_fresh(session, read)
+    if row is None or row.deleted:
+        raise UnknownEntity(
+            f"there is no {type} {id!r} in {quorum.mesh!r}",
+            hint=f"see: holdfast entity list {type} --mesh {quorum.mesh}",
+        )
+    return row, read
 
 
 def _change(

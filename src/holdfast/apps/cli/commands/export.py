@@ -16,6 +16,8 @@ from holdfast.apps.cli.session import CommandSession
 from holdfast.node.exchange import export, import_rows
 from holdfast.rules.errors import BadInput
 
+_GOES_ON = "what was taken in stays; the same command goes on from there"
+
 
 @command_of("export", mesh=FILTER)
 @click.argument("file", required=False)
@@ -27,7 +29,7 @@ def export_(session: CommandSession, file: str | None, no_log: bool, no_blobs: b
     with (
         session.node() as node,
         _target(file) as out,
-        Progress(session, "exported lines:") as progress,
+        Progress(session, "exported lines:", leaves=_left_of(file)) as progress,
     ):
         counts = export.export(
             node, out, meshes=meshes, log=not no_log, blobs=not no_blobs, progress=progress.to
@@ -60,7 +62,7 @@ def import_(
     with (
         session.node() as node,
         _source(file) as source,
-        Progress(session, "imported lines:") as progress,
+        Progress(session, "imported lines:", leaves=_GOES_ON) as progress,
     ):
         if as_log:
             merged = import_rows.import_log(node, source, progress=progress.to)
@@ -83,6 +85,12 @@ def import_(
         },
         f"imported {_counted(counts)}\n",
     )
+
+
+def _left_of(file: str | None) -> str:
+    if file is None or file == inputs.STDIN:
+        return "what was written is a part of the export; begin again"
+    return f"{file} appears when it is whole: nothing new is there"
 
 
 def _target(file: str | None) -> AbstractContextManager[Any]:

@@ -7,20 +7,31 @@ import shutil
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
+from unicodedata import normalize
 
 import click
 
 from holdfast.apps.cli import contents, documents, inputs
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.declare import DRY, noun, verb
+from holdfast.apps.cli.lists.watching import watch_verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import size
+from holdfast.rules.errors import BadPath
 from holdfast.rules.limits import BLOB_CHUNK_BYTES
-from holdfast.rules.paths import check_path
+from holdfast.rules.paths import check_path, is_path
 
 PEER = click.option("--peer", metavar="ID", help="Whose; else this node's own.")
 
 file_ = noun("file", "Files that peers share, by path.")
+
+watch_verb(
+    file_,
+    lambda mesh, prefix, **terms: mesh.files.watch(prefix, **terms),
+    "Show files that are shared and deleted below PREFIX, as they come.",
+    scoped=True,
+)
 
 
 @verb(file_, "share", writes=True)
@@ -30,23 +41,28 @@ file_ = noun("file", "Files that peers share, by path.")
 )
 def share(session: CommandSession, path: str, source: str | None) -> None:
     """Share content under PATH, a relative path with / between folders."""
-    check_path(path)
+    name = normalize("NFC", path)  # some systems spell what they hand in otherwise
+    _check_name(name, path, source)
     with session.mesh() as mesh, _content(path, source) as content:
-        done = mesh.files.share(path, content, id=session.id)
-        info = mesh.files.info(path)
-        shared = f"shared {path!r} ({size(info.size)}) in"
+        done = mesh.files.share(name, content, id=session.id)
+        info = mesh.files.info(name)
+        shared = f"shared {name!r} ({size(info.size)}) in"
         session.receipt(
-            mesh, done, "file.share", shared, path=path, size=info.size, sha256=info.sha256
+            mesh, done, "file.share", shared, path=name, size=info.size, sha256=info.sha256
         )
 
 
-@verb(file_, "list")
-@click.option("--peer", metavar="ID", help="Only files of this peer.")
-def list_(session: CommandSession, peer: str | None) -> None:
+@verb(file_, "list", lists="updated_at")
+@click.option(
+    "--scope", default="all", metavar="SCOPE", help="Whose: all (the default), self or peer:ID."
+)
+@click.option("--peer", metavar="ID", help="Only files of this peer: short for --scope peer:ID.")
+def list_(session: CommandSession, scope: str, peer: str | None) -> None:
     """List shared files. HERE says whether the content is on this machine."""
     with session.mesh() as mesh:
+        found = mesh.files.list(scope=scope, peer=peer)
         session.rows(
-            (documents.in_mesh(info, mesh.slug) for info in mesh.files.list(peer=peer)),
+            (documents.in_mesh(info, mesh.slug) for info in found),
             "peer path size here lamport updated_at",
             empty=f"no file is shared in {mesh.slug}",
         )
@@ -85,13 +101,34 @@ def read(
                 shutil.copyfileobj(content, sys.stdout.buffer, BLOB_CHUNK_BYTES)
 
 
-@verb(file_, "delete", writes=True)
+@verb(file_, "delete", writes=True, removes=DRY)
 @click.argument("path")
 def delete(session: CommandSession, path: str) -> None:
     """Stop sharing PATH; its content goes when nothing names it any more."""
     with session.mesh() as mesh:
+        if session.dry_run:
+            info = mesh.files.info(path)
+            what = f"stop sharing {info.path!r} ({size(info.size)}) in {mesh.slug}"
+            session.goes_on(what, **documents.in_mesh(info, mesh.slug))
+            return
         done = mesh.files.delete(path, id=session.id)
         session.receipt(mesh, done, "file.delete", f"deleted {path!r} from", path=path)
+
+
+def _check_name(name: str, typed: str, source: str | None) -> None:
+    """Refuses what no file can be called here. Whoever typed where a file of this machine lies is
+    told how to say that.
+    """
+    try:
+        check_path(name)
+    except BadPath as error:
+        proposed = Path(name).name
+        if source is not None or not Path(typed).is_file() or not is_path(proposed):
+            raise
+        raise BadPath(
+            f"{error.message}; the members of the mesh know a file by a name of its own",
+            hint=f"to share that file: holdfast file share {quote(proposed)} --from {quote(typed)}",
+        ) from None
 
 
 def _content(path: str, source: str | None) -> AbstractContextManager[Path | BinaryIO]:

@@ -9,19 +9,52 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.apps.cli import contents, tables
+from holdfast.apps.cli import contents, short_ids, tables
 from holdfast.apps.cli.commands.send import message_of, message_options, show_sent
 from holdfast.apps.cli.declare import FILTER, KEY, noun, verb
+from holdfast.apps.cli.lists.watching import LIMIT, number_of, show
 from holdfast.apps.cli.session import CommandSession
-from holdfast.apps.cli.times import parse_moment
-from holdfast.node.messages.inbox import Message
+from holdfast.apps.cli.times import iso, parse_moment
+from holdfast.node.messages.inbox import Message, Received
 
 _NOTHING = {True: "nothing unread", False: "no message has come"}
 
-inbox_ = noun("inbox", "Messages that came for this node.")
+inbox_ = noun(
+    "inbox",
+    "Messages that came for this node. An ID is a message's number, or the first digits of its id.",
+)
 
 
-@verb(inbox_, "list", mesh=FILTER)
+@verb(inbox_, "watch", mesh=FILTER)
+@click.option("--from", "sender", metavar="PEER", help="Only messages of this peer.")
+@click.option("--topic", help="Only messages to this topic.")
+@click.option(
+    "--since",
+    metavar="PLACE",
+    help="Begin after this message's number, at a time (2h: that long ago) or the start; else with "
+    "new ones.",
+)
+@LIMIT
+def watch(
+    session: CommandSession, since: str | None, limit: int | None, **match: str | None
+) -> None:
+    """Show messages as they arrive. They stay unread.
+
+    Ctrl-C ends it, and says where to go on.
+    """
+    with session.node() as node:
+        inbox = node.inbox if session.named_mesh is None else node.mesh(session.named_mesh).inbox
+        found = inbox.watch(since=number_of(inbox, since), **match)
+        show(session, found, limit, msgspec.structs.asdict, _arrived)
+
+
+def _arrived(message: Received) -> str:
+    told = (str(message.number), iso(message.received_at), message.id, message.mesh)
+    to = f"{message.kind}:{message.ref}"
+    return "  ".join(map(tables.visible, (*told, message.sender, to, message.preview))).rstrip()
+
+
+@verb(inbox_, "list", mesh=FILTER, lists="received_at")
 @click.option("--unread", is_flag=True, help="Only messages that are unread.")
 @click.option(
     "--after", type=int, default=0, metavar="NUMBER", help="Only messages after this one."
@@ -59,7 +92,7 @@ def list_(
         )
         session.rows(
             map(msgspec.structs.asdict, islice(found, limit)),
-            "number id mesh sender kind ref priority preview received_at read_at",
+            "number id mesh sender preview kind ref priority received_at read_at",
             empty="no such message" if narrowed else _NOTHING[unread],
         )
 
@@ -70,7 +103,8 @@ def list_(
 def read(session: CommandSession, id_: str, keep_unread: bool) -> None:
     """Write the content of a message to stdout; it is read from then on."""
     with session.warning_node() as node:
-        message = node.inbox.get(id_) if keep_unread else node.inbox.read(id_)
+        id = short_ids.message(node, id_)
+        message = node.inbox.get(id) if keep_unread else node.inbox.read(id)
         if session.as_json:
             session.show(_document(message))
             return
@@ -88,7 +122,8 @@ def reply(session: CommandSession, id_: str, **options: Any) -> None:
     """Answer the sender of message ID. A BODY of - reads stdin."""
     message = message_of(options)
     with session.warning_node() as node:
-        show_sent(session, node.inbox.reply(id_, **message, new_id=session.key))
+        id = short_ids.message(node, id_)
+        show_sent(session, node.inbox.reply(id, **message, new_id=session.key))
 
 
 def _document(message: Message) -> dict[str, Any]:

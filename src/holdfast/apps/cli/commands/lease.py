@@ -54,12 +54,13 @@ def run(
 
     The command finds its fence in HOLDFAST_FENCE (and NAME in HOLDFAST_LEASE, the mesh in
     HOLDFAST_MESH). The lease is renewed while it runs. If it cannot be renewed in time the command
-    gets SIGTERM, then SIGKILL, and the exit code is 5.
+    gets SIGTERM, then SIGKILL before the lease is given away, and the exit code is 5. A guard does
+    the same if this process is stopped or killed.
 
     What a lease promises: of two holders the later one has the greater fence, always. What it does
-    not: that the earlier one has stopped. A machine may sleep, a process may be stopped, and wake
-    up as if nothing had happened. So show the fence to whatever you protect, and let that refuse a
-    fence lower than one it has seen: fences sort as text. Holdfast does so in its own writes:
+    not: that the earlier one has stopped. A machine may sleep, or stop as a whole, and wake up as
+    if nothing had happened. So show the fence to whatever you protect, and let that refuse a fence
+    lower than one it has seen: fences sort as text. Holdfast does so in its own writes:
     holdfast entity put … --fence "NAME@$HOLDFAST_FENCE".
     """
     from holdfast.apps.cli.leased_command import run_leased
@@ -85,7 +86,7 @@ def run(
         return quorum.run(leased())
 
 
-@verb(lease_, "list")
+@verb(lease_, "list", lists="")
 @reads
 def list_(session: CommandSession, **fresh: Any) -> None:
     """List the leases that somebody holds."""

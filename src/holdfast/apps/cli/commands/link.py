@@ -15,7 +15,9 @@ import click
 import msgspec
 
 from holdfast.apps.cli import documents, own_daemon
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.declare import ASKS, noun, verb
+from holdfast.apps.cli.link_pulling import pull_now
+from holdfast.apps.cli.progress import Progress
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.links.registry import Links, LinkView
@@ -31,9 +33,10 @@ from holdfast.rules.rows import QuarantineRow
 from holdfast.storage.files.home import HomePaths
 
 _LIVE = "state attempts retry_at last_error source_head lag received new known "
-_LIVE += "objects_pulled objects_missing bytes last_batch_at"
+_LIVE += "objects_pulled objects_missing bytes last_batch_at snapshot_rows"
 _CARD = "name zone url meshes subjects classes carries state since_at lag cursor epoch source_head "
 _CARD += "received new known quarantined objects_pulled objects_missing bytes last_batch_at "
+_CARD += "snapshot_rows "
 _CARD += "trouble hint attempts retry_at added_at moved_at"
 _IDLE = "not running"
 
@@ -66,7 +69,7 @@ def add(session: CommandSession, url: str, zone: str, name: str | None, **option
         _changed(session, node, view, begins=not view.paused)
 
 
-@verb(link_, "list", mesh=False)
+@verb(link_, "list", mesh=False, lists="")
 def list_(session: CommandSession) -> None:
     """List the links and how they stand."""
     with _links(session) as (node, links):
@@ -98,17 +101,23 @@ def pause(session: CommandSession, name: str) -> None:
         _changed(session, node, view, begins=False)
 
 
-@verb(link_, "resume", mesh=False)
+@verb(link_, "resume", mesh=False, removes=ASKS)
 @click.argument("name")
 @click.option(
     "--skip-missing",
     is_flag=True,
-    help="Go on after what the source no longer holds. It is never read.",
+    help="Go on after what the source no longer holds; what its tables still show is taken.",
 )
 def resume(session: CommandSession, name: str, skip_missing: bool) -> None:
     """Go on pulling."""
     with _links(session) as (node, links):
         before = links.get(name)
+        if skip_missing or session.dry_run:
+            missing = links.missing(name) if skip_missing else 0
+            what = _what_resumes(before, missing, skips=skip_missing)
+            about = {"name": name, "zone": before.zone, "missing": missing}
+            if not session.goes_on(what, asks=missing != 0, **about):
+                return
         view = links.resume(name, skip_missing=skip_missing)
         skipped = view.cursor - before.cursor
         if skip_missing and skipped > 0:
@@ -119,11 +128,53 @@ def resume(session: CommandSession, name: str, skip_missing: bool) -> None:
         _changed(session, node, view, begins=True)
 
 
-@verb(link_, "remove", mesh=False)
+def _what_resumes(view: LinkView, missing: int | None, *, skips: bool) -> str:
+    if not skips or missing == 0:
+        return f"go on with {view.name} after offset {view.cursor} of {view.zone}"
+    count = "what" if missing is None else f"{missing} entries that"
+    return f"skip {count} {view.zone} no longer holds"
+
+
+@verb(link_, "pull", mesh=False)
+@click.argument("name")
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="Give up if nothing moves for so long.",
+)
+def pull(session: CommandSession, name: str, patience: int | None) -> None:
+    """Bring what the zone has now, and wait for it.
+
+    No daemon is needed. If one runs, it pulls, and the command waits for it. Interrupted, the same
+    command goes on where it was.
+    """
+    with _links(session) as (node, _), _pulling(session, name) as progress:
+        done = pull_now(node, name, patience, progress.to)
+        came = f"{done.new} new, {done.known} known" if done.new or done.known else "nothing new"
+        session.talk(f"{name} is at offset {done.cursor} of {done.zone}: {came}")
+        if done.quarantined:
+            session.warn(
+                "quarantined",
+                f"{done.quarantined} were refused: see holdfast link quarantine {name}",
+            )
+        session.show(documents.plain(done), f"{done.new}\n")
+
+
+def _pulling(session: CommandSession, name: str) -> Progress:
+    leaves = "what was brought stays; the same command, or the daemon, goes on from there"
+    return Progress(session, f"{name}: offset", leaves=leaves)
+
+
+@verb(link_, "remove", mesh=False, removes=ASKS)
 @click.argument("name")
 def remove(session: CommandSession, name: str) -> None:
     """Forget a link. What it brought stays here."""
     with _links(session) as (node, links):
+        view = links.get(name)
+        what = f"forget the link {name} and its place in the log of {view.zone} ({view.cursor})"
+        if not session.goes_on(what, name=name, zone=view.zone, cursor=view.cursor):
+            return
         removed = links.remove(name)
         own_daemon.refresh(node.home)
         if removed.told:
@@ -150,7 +201,7 @@ def objects(session: CommandSession, name: str) -> None:
 # --- quarantine ----------------------------------------------------------------------------------
 
 
-@verb(link_, "quarantine", mesh=False)
+@verb(link_, "quarantine", mesh=False, lists="found_at")
 @click.argument("name")
 def quarantine(session: CommandSession, name: str) -> None:
     """List envelopes that a link brought and this node refused, with the reason."""
@@ -173,7 +224,7 @@ def retry(session: CommandSession, name: str) -> None:
         _mended(session, node, links, name, **documents.plain(retried))
 
 
-@verb(link_, "drop", mesh=False)
+@verb(link_, "drop", mesh=False, removes=ASKS)
 @click.argument("name")
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
 @click.option("--all", "everything", is_flag=True, help="All that the link has brought.")
@@ -188,11 +239,20 @@ def drop(session: CommandSession, name: str, numbers: tuple[int, ...], everythin
                 f"{name} has no quarantined envelope {strange[0]}",
                 hint=f"see: holdfast link quarantine {name}",
             )
+        gone = sorted(set(numbers) or known)
+        if not session.goes_on(_what_drops(name, gone), name=name, numbers=gone):
+            return
         for number in sorted(set(numbers)):
             links.drop_quarantined(number)
         dropped = links.drop_all_quarantined(name) if everything else len(set(numbers))
         session.talk(f"gave up {dropped}")
         _mended(session, node, links, name, dropped=dropped)
+
+
+def _what_drops(name: str, numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
+    count = f"{len(numbers)} envelope{'s' * (len(numbers) != 1)}"
+    return f"give up {count} of the quarantine of {name} ({shown}) for good"
 
 
 # --- what they share -----------------------------------------------------------------------------

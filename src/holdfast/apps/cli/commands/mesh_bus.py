@@ -7,16 +7,19 @@ daemon does, if one holds the bus, else the command itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from holdfast.apps.cli import documents, own_daemon
+from holdfast.apps.cli import documents, own_daemon, short_ids
 from holdfast.apps.cli.commands.mesh_local import mesh_
 from holdfast.apps.cli.declare import verb
 from holdfast.apps.cli.session import CommandSession
+from holdfast.apps.cli.times import iso
 from holdfast.rules.errors import NoDaemon, UnknownKey
+from holdfast.rules.keys import text_of
 
 if TYPE_CHECKING:
     from holdfast.node.library.node import Mesh, Node
@@ -105,15 +108,23 @@ def invites(session: CommandSession, mesh: Mesh, drop: str | None) -> None:
             empty=f"no invite to {mesh.slug} is open",
         )
         return
-    meant = [str(row["id"]) for row in rows if str(row["id"]).startswith(drop)]
-    if not drop or len(meant) != 1:
-        raise UnknownKey(
-            f"{len(meant) or 'no'} invites to {mesh.slug} begin with {drop!r}",
-            hint=f"see: holdfast mesh invites {mesh.slug}",
-        )
-    gone = sharing.drop_invite(mesh.slug, meant[0])
+    meant = meant_invite(mesh, drop, ((row["id"], row["grants"], row["made_at"]) for row in rows))
+    what = f"take back the invite {meant}"
+    if not session.goes_on(what, asks=False, mesh=mesh.slug, id=meant):
+        return
+    gone = sharing.drop_invite(mesh.slug, meant)
     session.talk("the invite is no longer good")
-    session.show({"mesh": mesh.slug, "id": meant[0], "dropped": gone}, "")
+    session.show({"mesh": mesh.slug, "id": meant, "dropped": gone}, "")
+
+
+def meant_invite(mesh: Mesh, given: str, known: Iterable[tuple[Any, Any, Any]]) -> str:
+    """The id of the invite that is meant, of those with these ids, grants and times."""
+    missing = UnknownKey(
+        f"no invite to {mesh.slug} begins with {given!r}",
+        hint=f"see: holdfast mesh invites {mesh.slug}",
+    )
+    words = ((id, f"{', '.join(grants)}  made {iso(made_at)}") for id, grants, made_at in known)
+    return short_ids.one_of(given, words, missing)
 
 
 def join(session: CommandSession, text: str) -> None:
@@ -133,7 +144,7 @@ def members(session: CommandSession, mesh: Mesh) -> None:
                 "name": member.name,
                 "grants": list(member.grants),
                 "added_at": member.added_at,
-                "key": member.key.hex(),
+                "key": text_of(member.key),
             }
             for member in session.opened.bus.sharing.members(mesh.slug)
         ),
@@ -146,7 +157,7 @@ def grant(session: CommandSession, mesh: Mesh, member: str, grants: tuple[str, .
     changed = session.opened.bus.sharing.grant(mesh.slug, member, grants)
     own_daemon.refresh(session.opened.home)
     session.talk(f"{changed.name} may {', '.join(changed.grants)}")
-    found = {"name": changed.name, "grants": list(changed.grants), "key": changed.key.hex()}
+    found = {"name": changed.name, "grants": list(changed.grants), "key": text_of(changed.key)}
     session.show({"mesh": mesh.slug, **found}, f"{changed.name}\n")
 
 

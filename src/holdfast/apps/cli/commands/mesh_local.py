@@ -10,6 +10,8 @@ import msgspec
 from holdfast.apps.cli import documents, own_daemon
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
+from holdfast.node.library.node import Mesh
+from holdfast.rules.broker_sync import SyncState
 
 mesh_ = noun("mesh", "Circles of peers that share state, each with its clock.")
 
@@ -25,7 +27,7 @@ def create(session: CommandSession, name: str, title: str | None) -> None:
         session.show(documents.mesh(mesh.info()), f"{name}\n")
 
 
-@verb(mesh_, "list", mesh=False)
+@verb(mesh_, "list", mesh=False, lists="created_at")
 def list_(session: CommandSession) -> None:
     """List the meshes of this home."""
     with session.node() as node:
@@ -53,8 +55,23 @@ def info(session: CommandSession, name: str | None) -> None:
 def clock(session: CommandSession, name: str | None) -> None:
     """Show a mesh's Lamport clock, and whether this node has heard of other peers lately."""
     with session.mesh(name) as mesh:
-        document = documents.in_mesh(mesh.clock(), mesh.slug)
+        document = {**documents.in_mesh(mesh.clock(), mesh.slug), **_word(session, mesh)}
         session.show(document, fields="mesh lamport sync_state last_sync_at")
+
+
+def _word(session: CommandSession, mesh: Mesh) -> documents.Document:
+    """How the mesh stands with its broker, as the daemon knows and `status` says."""
+    if not mesh.info().shared:
+        return {}
+    from holdfast.apps.cli.commands.status import brokers_of
+
+    for broker in brokers_of(session, session.opened):
+        for one in broker["meshes"]:
+            if one["mesh"] == mesh.slug:
+                # Where no sync runs, nobody is there, whatever the store tells of the last minute.
+                stopped = one["state"] == SyncState.STOPPED
+                return {"sync_state": "offline" if stopped else one["state"]}
+    return {}
 
 
 @verb(mesh_, "restamp")
@@ -100,7 +117,7 @@ def resume(session: CommandSession, name: str | None) -> None:
         resumed = resume(session.opened._engine, mesh.slug)
         runs = own_daemon.refresh(session.opened.home)
         if resumed.retried:
-            session.talk(f"{resumed.retried} that were refused are tried again")
+            session.talk(f"{resumed.retried} that were refused wait to be sent again")
         if not runs:
             session.talk("no daemon runs here: it begins with: holdfast up")
         session.show(msgspec.structs.asdict(resumed), f"{resumed.mesh}\n")

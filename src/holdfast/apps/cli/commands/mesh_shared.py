@@ -7,7 +7,7 @@ mesh needs no broker: it waits in the outbox.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,18 +17,27 @@ import msgspec
 from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.commands import mesh_bus
 from holdfast.apps.cli.commands.mesh_local import mesh_
-from holdfast.apps.cli.declare import verb
+from holdfast.apps.cli.declare import ASKS, DRY, verb
 from holdfast.apps.cli.progress import Progress
 from holdfast.apps.cli.session import CommandSession
-from holdfast.rules.errors import UnknownKey, Unreachable
+from holdfast.apps.cli.times import iso
+from holdfast.rules.errors import Unreachable
 from holdfast.rules.invites import PeerInvite, parse_any_invite
-from holdfast.rules.limits import INVITE_HOURS, INVITE_HOURS_MAX, INVITE_USES_MAX, SECOND_MS
+from holdfast.rules.keys import text_of
+from holdfast.rules.limits import (
+    INVITE_FIRST_HOURS,
+    INVITE_HOURS,
+    INVITE_HOURS_MAX,
+    INVITE_USES_MAX,
+    SECOND_MS,
+)
 
 if TYPE_CHECKING:
     from holdfast.node.library.node import Mesh
     from holdfast.node.sharing.publish import Published
     from holdfast.node.sharing.sharing import Sharing
     from holdfast.node.sync.run_once import SyncOutcome
+    from holdfast.protocol.broker_http import Member
 
 TOKEN = "HOLDFAST_BROKER_TOKEN"
 GRANT = click.option(
@@ -45,6 +54,10 @@ VIA = click.option(
     type=click.Choice(["broker", "bus"]),
     help="Of a mesh that is shared both ways: which of the two. Else the broker.",
 )
+
+
+_STAYS = "what was exchanged stays; the rest goes with the daemon, or by the same command"
+_GOES_ON = "the same command goes on where it stopped"
 
 
 @contextmanager
@@ -65,7 +78,7 @@ def _settle(session: CommandSession, mesh: str, patience_s: int | None) -> SyncO
     node = session.opened
     paths = HomePaths(node.home)
     patience_ms = SYNC_WAIT_MS if patience_s is None else patience_s * SECOND_MS
-    with Progress(session, "changes that wait:") as progress:
+    with Progress(session, "changes that wait:", leaves=_STAYS) as progress:
         return wait_until_synced(
             node._engine,
             Trust(node._engine, paths),
@@ -85,35 +98,60 @@ def _settle(session: CommandSession, mesh: str, patience_s: int | None) -> SyncO
 @click.option("--broker", metavar="URL", help="The broker to share it through: https://HOST:PORT.")
 @click.option("--card", help="The card of the broker; may be left out on this machine.")
 @click.option("--title", metavar="TEXT", help="A title for people, at the broker.")
+@click.option(
+    "--as", "as_name", metavar="NAME", help="Publish a copy under this name; its own is taken."
+)
 @click.option("--no-wait", is_flag=True, help="Do not wait until the broker has everything.")
+@click.option(
+    "--invite-hours",
+    type=click.IntRange(1, INVITE_HOURS_MAX),
+    default=INVITE_FIRST_HOURS,
+    show_default=True,
+    help="How long the first invite is good for.",
+)
 def publish(
     session: CommandSession,
     name: str | None,
     broker: str | None,
     card: str | None,
     title: str | None,
+    as_name: str | None,
     no_wait: bool,
+    invite_hours: int,
 ) -> None:
     """Share the mesh NAME through a broker, with all that is in it.
 
     If it is interrupted, the same command goes on; the broker need not be named again. If the
-    broker asks for a token, the command takes it from $HOLDFAST_BROKER_TOKEN.
+    broker asks for a token, the command takes it from $HOLDFAST_BROKER_TOKEN, or from
+    the file that $HOLDFAST_BROKER_TOKEN_FILE names.
+
+    Where the broker has another mesh of the name, the hint offers one that is free. With --as a
+    copy is published: it has the stamps, origins and deletions of the original, which stays here
+    as it is, and new ids.
     """
     with shared(session, name) as (mesh, sharing):
-        with Progress(session, "sending") as bar:
+        published = as_name or mesh.slug
+        with Progress(session, "sending", leaves=_GOES_ON) as bar:
             done = sharing.publish(
                 mesh.slug,
                 broker=broker,
                 card=card,
                 name=title,
-                token=os.environ.get(TOKEN),
+                token=inputs.secret_of(TOKEN),
                 progress=lambda what, count, total: bar.to(count, total),
-                wait=None if no_wait else lambda: _settle(session, mesh.slug, None).waiting,
+                wait=None if no_wait else lambda: _settle(session, published, None).waiting,
+                invite_hours=invite_hours,
+                as_name=as_name,
             )
-        _show_published(session, done)
+        _show_published(session, done, invite_hours)
+        if done.mesh != mesh.slug:
+            session.talk(
+                f"{mesh.slug} stays here as it was; what is written to it from now on is not in "
+                f"{done.mesh}. When nobody needs it: holdfast mesh delete {mesh.slug}"
+            )
 
 
-def _show_published(session: CommandSession, done: Published) -> None:
+def _show_published(session: CommandSession, done: Published, invite_hours: int) -> None:
     if done.way == "before":
         session.talk(f"{done.mesh} is shared already, at {done.broker_url}")
     else:
@@ -124,9 +162,17 @@ def _show_published(session: CommandSession, done: Published) -> None:
     if done.waiting:
         session.talk(f"{done.waiting} still wait for the broker; the daemon sends them")
     if done.invite is not None:
-        session.talk("an invite for one member, for three days; hand it on like a key:")
+        session.talk(
+            f"an invite for one member, for {_lasting(invite_hours)}; hand it on like a key:"
+        )
     text = f"{done.invite}\n" if done.invite is not None else f"{done.mesh}\n"
     session.show(msgspec.structs.asdict(done), text)
+
+
+def _lasting(hours: int) -> str:
+    days, rest = divmod(hours, 24)
+    count, unit = (hours, "hour") if rest else (days, "day")
+    return f"{count} {unit}{'s' * (count != 1)}"
 
 
 @verb(mesh_, "join", mesh=False)
@@ -138,7 +184,7 @@ def join(session: CommandSession, invite: str) -> None:
         mesh_bus.join(session, text)
         return
     with session.node() as node:
-        with Progress(session, "receiving") as bar:
+        with Progress(session, "receiving", leaves=_GOES_ON) as bar:
             joined = node.sharing.join(
                 text, progress=lambda what, count, total: bar.to(count, total)
             )
@@ -171,7 +217,7 @@ def sync(session: CommandSession, name: str | None, patience: int | None) -> Non
         session.show(documents.in_mesh(outcome, mesh.slug), "")
 
 
-@verb(mesh_, "leave")
+@verb(mesh_, "leave", removes=ASKS)
 @click.argument("name", required=False)
 @click.option(
     "--remove",
@@ -182,6 +228,8 @@ def sync(session: CommandSession, name: str | None, patience: int | None) -> Non
 def leave(session: CommandSession, name: str | None, remove: bool, forget: bool) -> None:
     """Stop sharing the mesh NAME. All that is in it stays here, as a mesh of this node alone."""
     with shared(session, name) as (mesh, sharing):
+        if not session.goes_on(_what_ends(mesh, remove), mesh=mesh.slug, remove=remove):
+            return
         if mesh_bus.is_over_bus(session, mesh):
             mesh_bus.leave(session, mesh, remove, forget)
             return
@@ -190,6 +238,12 @@ def leave(session: CommandSession, name: str | None, remove: bool, forget: bool)
         if left.given_up:
             session.warn("given_up", f"{left.given_up} changes or messages were never handed in")
         session.show(msgspec.structs.asdict(left), "")
+
+
+def _what_ends(mesh: Mesh, remove: bool) -> str:
+    if remove:
+        return f"end the sharing of {mesh.slug} for all its members"
+    return f"leave {mesh.slug} (another invite lets this node in again)"
 
 
 @verb(mesh_, "move")
@@ -243,7 +297,7 @@ def invite_(
         session.show(documents.in_mesh(made, mesh.slug), f"{made.text}\n")
 
 
-@verb(mesh_, "invites")
+@verb(mesh_, "invites", removes=DRY, lists="made_at")
 @click.argument("name", required=False)
 @click.option(
     "--drop", metavar="ID", help="Take the invite with this id back; its first digits are enough."
@@ -263,31 +317,66 @@ def invites(session: CommandSession, name: str | None, drop: str | None, via: st
                 empty=f"no invite to {mesh.slug} is open",
             )
             return
-        meant = [invite.id for invite in open_ if invite.id.startswith(drop)]
-        if not drop or len(meant) != 1:
-            raise UnknownKey(
-                f"{len(meant) or 'no'} invites to {mesh.slug} begin with {drop!r}",
-                hint=f"see: holdfast mesh invites {mesh.slug}",
-            )
-        gone = sharing.drop_invite(mesh.slug, meant[0])
+        known = ((one.id, one.grants, one.made_at) for one in open_)
+        meant = mesh_bus.meant_invite(mesh, drop, known)
+        what = f"take back the invite {meant}"
+        if not session.goes_on(what, asks=False, mesh=mesh.slug, id=meant):
+            return
+        gone = sharing.drop_invite(mesh.slug, meant)
         session.talk("the invite is no longer good")
-        session.show({"mesh": mesh.slug, "id": meant[0], "dropped": gone}, "")
+        session.show({"mesh": mesh.slug, "id": meant, "dropped": gone}, "")
 
 
-@verb(mesh_, "members")
+@verb(mesh_, "members", lists="added_at")
 @click.argument("name", required=False)
 @VIA
 def members(session: CommandSession, name: str | None, via: str | None) -> None:
-    """List the members of the mesh NAME, as its broker or its owner says."""
+    """List the members of the mesh NAME, as its broker or its owner says.
+
+    If the broker cannot be reached, those that it listed last: SEEN AT is then when the broker or
+    this node last heard of each, and a warning says since when nothing was exchanged.
+    """
     with shared(session, name) as (mesh, sharing):
         if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.members(session, mesh)
             return
         session.rows(
-            map(documents.plain, sharing.members(mesh.slug)),
+            _members(session, mesh, sharing),
             "name grants added_at seen_at key",
             empty=f"{mesh.slug} has no members",
         )
+
+
+def _members(session: CommandSession, mesh: Mesh, sharing: Sharing) -> Iterable[documents.Document]:
+    try:
+        return map(_member, sharing.members(mesh.slug))
+    except Unreachable as error:
+        known = sharing.known_members(mesh.slug)
+        if not known:
+            raise
+        since = mesh.info().last_sync_at
+        session.warn(
+            "offline",
+            f"{error.message}: these are the members as it listed them last; "
+            + (f"nothing was exchanged since {iso(since)}" if since else "nothing was exchanged"),
+            mesh=mesh.slug,
+            since=since,
+        )
+        return [
+            {
+                "name": one.name,
+                "key": text_of(one.key),
+                "grants": list(one.grants),
+                "added_at": None,
+                "seen_at": one.seen_at,
+            }
+            for one in known
+        ]
+
+
+def _member(member: Member) -> documents.Document:
+    """A member with its key as it is shown everywhere."""
+    return {**documents.plain(member), "key": text_of(bytes.fromhex(member.key))}
 
 
 @verb(mesh_, "grant")
@@ -303,15 +392,17 @@ def grant(session: CommandSession, member: str, grants: tuple[str, ...], via: st
         given = grants or ("read", "write", "send")
         changed = sharing.grant(mesh.slug, member, given)
         session.talk(f"{changed.name} may {', '.join(changed.grants)}")
-        session.show(msgspec.structs.asdict(changed), f"{changed.name}\n")
+        session.show(_member(changed), f"{changed.name}\n")
 
 
-@verb(mesh_, "remove-member")
+@verb(mesh_, "remove-member", removes=ASKS)
 @click.argument("member")
 @VIA
 def remove_member(session: CommandSession, member: str, via: str | None) -> None:
     """Remove MEMBER, a name or a key, from a mesh. It keeps what it has, and gets no more."""
     with shared(session) as (mesh, sharing):
+        if not session.goes_on(f"remove {member} from {mesh.slug}", mesh=mesh.slug, member=member):
+            return
         if mesh_bus.is_meant(session, mesh, via):
             mesh_bus.remove_member(session, mesh, member)
             return
@@ -325,7 +416,7 @@ def remove_member(session: CommandSession, member: str, via: str | None) -> None
 DROP = click.option("--drop", is_flag=True, help="Remove it instead.")
 
 
-@verb(mesh_, "topic")
+@verb(mesh_, "topic", removes=ASKS)
 @click.argument("topic")
 @DROP
 def topic(session: CommandSession, topic: str, drop: bool) -> None:
@@ -333,7 +424,7 @@ def topic(session: CommandSession, topic: str, drop: bool) -> None:
     _declare(session, "topic", topic, drop)
 
 
-@verb(mesh_, "queue")
+@verb(mesh_, "queue", removes=ASKS)
 @click.argument("queue")
 @click.option(
     "--visibility",
@@ -365,7 +456,11 @@ def _declare(
     deliveries: int | None = None,
 ) -> None:
     with shared(session) as (mesh, sharing):
-        if drop:
+        if drop or session.dry_run:
+            what = f"{'remove' if drop else 'declare'} the {kind} {ref} of {mesh.slug}"
+            asks = drop and kind == "queue"
+            if not session.goes_on(what, asks=asks, mesh=mesh.slug, kind=kind, ref=ref):
+                return
             gone = sharing.drop_destination(mesh.slug, kind, ref)
             session.talk(f"{kind} {ref} is there no more" if gone else f"there is no {kind} {ref}")
             session.show({"mesh": mesh.slug, "kind": kind, "ref": ref, "dropped": gone}, "")
@@ -377,7 +472,7 @@ def _declare(
         session.show(msgspec.structs.asdict(made), f"{ref}\n")
 
 
-@verb(mesh_, "destinations")
+@verb(mesh_, "destinations", lists="made_at")
 @click.argument("name", required=False)
 def destinations(session: CommandSession, name: str | None) -> None:
     """List the topics and queues of the mesh NAME, and what this node has subscribed to."""

@@ -7,9 +7,9 @@ import os
 import click
 import msgspec
 
-from holdfast.apps.cli import own_daemon
+from holdfast.apps.cli import own_daemon, short_ids
 from holdfast.apps.cli.commands.send import show_sent
-from holdfast.apps.cli.declare import KEY, noun, verb
+from holdfast.apps.cli.declare import ASKS, KEY, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.node.messages.outbox import Outbox, OutboxItem
@@ -17,7 +17,11 @@ from holdfast.node.settings import load
 from holdfast.rules.errors import BadInput
 from holdfast.rules.outbox import is_peer_lane
 
-outbox_ = noun("outbox", "What this node has to send to its brokers and to peers of the bus.")
+outbox_ = noun(
+    "outbox",
+    "What this node has to send to its brokers and to peers of the bus. An ID is the number of an "
+    "item, or the first digits of its id.",
+)
 
 _ITEM = (
     "number id mesh lane op entity priority state attempts created_at retry_at tried_at "
@@ -25,7 +29,7 @@ _ITEM = (
 )
 
 
-@verb(outbox_, "list", mesh=False)
+@verb(outbox_, "list", mesh=False, lists="created_at")
 @click.option("--failed", is_flag=True, help="Only what the other side will not take.")
 @click.option("--lane", metavar="LANE", help="Only of this lane, or of this mesh.")
 @click.option("--all", "everything", is_flag=True, help="Also what is done.")
@@ -48,7 +52,7 @@ def list_(session: CommandSession, failed: bool, lane: str | None, everything: b
         )
 
 
-@verb(outbox_, "lanes", mesh=False)
+@verb(outbox_, "lanes", mesh=False, lists="")
 def lanes(session: CommandSession) -> None:
     """Show each lane: how much is where, and what holds it up."""
     with session.warning_node() as node:
@@ -64,7 +68,8 @@ def lanes(session: CommandSession) -> None:
 def show(session: CommandSession, id_: str) -> None:
     """Show how far one change or message has got."""
     with session.warning_node() as node:
-        session.show(msgspec.structs.asdict(outbox_of(node).get(id_)), fields=_ITEM)
+        outbox, id = _meant(node, id_)
+        session.show(msgspec.structs.asdict(outbox.get(id)), fields=_ITEM)
 
 
 @verb(outbox_, "retry", mesh=False)
@@ -72,7 +77,8 @@ def show(session: CommandSession, id_: str) -> None:
 def retry(session: CommandSession, id_: str) -> None:
     """Try a change or message again at once, now that what was wrong is put right."""
     with session.warning_node() as node:
-        item = outbox_of(node).retry(id_)
+        outbox, id = _meant(node, id_)
+        item = outbox.retry(id)
         if is_peer_lane(item.lane):
             own_daemon.refresh(node.home)  # a broker's lane notices by itself
         _changed(session, item)
@@ -94,20 +100,30 @@ def requeue(session: CommandSession, id_: str, new_id: bool) -> None:
             "if it may go as it was: holdfast outbox retry",
         )
     with session.warning_node() as node:
-        show_sent(session, outbox_of(node).requeue(id_, new_id=session.key))
+        outbox, id = _meant(node, id_)
+        show_sent(session, outbox.requeue(id, new_id=session.key))
 
 
-@verb(outbox_, "drop", mesh=False)
+@verb(outbox_, "drop", mesh=False, removes=ASKS)
 @click.argument("id_", metavar="ID")
 def drop(session: CommandSession, id_: str) -> None:
     """Give a change or message up: the broker will not get it from this node."""
     with session.warning_node() as node:
-        _changed(session, outbox_of(node).drop(id_))
+        outbox, id = _meant(node, id_)
+        item = outbox.get(id)
+        what = f"give up {item.op} {item.entity}".rstrip() + f" on its way to {item.lane}"
+        if session.goes_on(what, id=id, lane=item.lane):
+            _changed(session, outbox.drop(id))
 
 
 def _changed(session: CommandSession, item: OutboxItem) -> None:
     session.talk(f"{item.op or 'it'} is {item.state}")
     session.show(msgspec.structs.asdict(item), f"{item.id}\n")
+
+
+def _meant(node: Node, given: str) -> tuple[Outbox, str]:
+    outbox = outbox_of(node)
+    return outbox, short_ids.outbox_item(node, outbox, given)
 
 
 def outbox_of(node: Node) -> Outbox:

@@ -16,11 +16,13 @@ from typing import Any
 import click
 
 from holdfast.apps.cli import documents, own_daemon
-from holdfast.apps.cli.declare import FILTER, noun, verb
+from holdfast.apps.cli.declare import DRY, FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
+from holdfast.node.trust.blocked import block_peer
 from holdfast.node.trust.trust import Trust
 from holdfast.node.trust.whereabouts import addresses_of, last_seen
+from holdfast.rules.errors import BadInput
 from holdfast.rules.keys import is_good, split_card, text_of
 from holdfast.rules.rows import ZoneRow
 from holdfast.storage.files.home import HomePaths
@@ -48,7 +50,7 @@ def trusting(session: CommandSession) -> Iterator[tuple[Node, Trust]]:
 # --- who is there ----------------------------------------------------------------------------
 
 
-@verb(peer_, "list", mesh=FILTER)
+@verb(peer_, "list", mesh=FILTER, lists="last_seen_at")
 def list_peers(session: CommandSession) -> None:
     """List all peers: those that meshes have heard of, and those that this node trusts.
 
@@ -69,6 +71,40 @@ def list_peers(session: CommandSession) -> None:
         )
 
 
+@verb(peer_, "presence", lists="updated_at")
+def presence(session: CommandSession) -> None:
+    """List the peers of a mesh: what each says of itself, and when it was last heard of.
+
+    It is answered from what this node holds, without a network. This node has no LAST SEEN.
+    """
+    with session.mesh() as mesh:
+        session.rows(
+            (documents.in_mesh(row, mesh.slug) for row in mesh.presence.list()),
+            "peer display_name status summary updated_at last_seen_at stale",
+            empty=f"no peer is known in {mesh.slug}",
+        )
+
+
+@verb(peer_, "describe", writes=True)
+@click.option("--name", metavar="TEXT", help="How this peer is called by people.")
+@click.option("--status", metavar="TEXT", help="What it does now, in a word or two.")
+@click.option("--summary", metavar="TEXT", help="What it is for, in a line.")
+def describe(
+    session: CommandSession, name: str | None, status: str | None, summary: str | None
+) -> None:
+    """Say of this node's peer what the others of a mesh see: in `peer presence`.
+
+    What is not given stays as it is; an empty text takes it back.
+    """
+    if name is None and status is None and summary is None:
+        raise BadInput("nothing is said", hint="give --name, --status or --summary")
+    with session.mesh() as mesh:
+        done = mesh.presence.set(display_name=name, status=status, summary=summary, id=session.id)
+        said = documents.in_mesh(mesh.presence.get(), mesh.slug)
+        fields = {key: said[key] for key in ("peer", "display_name", "status", "summary")}
+        session.receipt(mesh, done, "memory.set", f"described {said['peer']} in", **fields)
+
+
 @verb(peer_, "ping", mesh=False)
 @click.argument("name")
 def ping(session: CommandSession, name: str) -> None:
@@ -79,7 +115,7 @@ def ping(session: CommandSession, name: str) -> None:
         session.show({"peer": name, "ms": ms}, f"{ms:.1f} ms\n")
 
 
-@verb(peer_, "zones", mesh=False)
+@verb(peer_, "zones", mesh=False, lists="added_at")
 def zones(session: CommandSession) -> None:
     """List the zones that this node trusts or has blocked: their keys, and what they may read."""
     with trusting(session) as (node, trust):
@@ -136,7 +172,7 @@ def trust_(
         _show(session, node, row)
 
 
-@verb(peer_, "revoke", mesh=False)
+@verb(peer_, "revoke", mesh=False, removes=DRY)
 @click.argument("name")
 @click.option(
     "--reads", multiple=True, metavar="MESH", help="A mesh that the zone may no longer read."
@@ -145,6 +181,11 @@ def trust_(
 def revoke(session: CommandSession, name: str, reads: tuple[str, ...], key: str | None) -> None:
     """Take back from the zone NAME a mesh that it may read, or one of its keys."""
     with trusting(session) as (node, trust):
+        if session.dry_run:
+            left = trust.foresee_revoke(name, reads=reads, key=key)
+            may = f"let {name} read {', '.join(left.reads) or 'nothing'}, by {_keys(left)}"
+            session.goes_on(may, name=name, reads=left.reads, keys=len(left.keys))
+            return
         row = trust.revoke(name, reads=reads, key=key)
         own_daemon.refresh(node.home)
         session.talk(f"{name} may read {', '.join(row.reads) or 'nothing'}, by {_keys(row)}")
@@ -154,12 +195,50 @@ def revoke(session: CommandSession, name: str, reads: tuple[str, ...], key: str 
 @verb(peer_, "block", mesh=False)
 @click.argument("name")
 def block(session: CommandSession, name: str) -> None:
-    """Stop speaking with the zone NAME, from now on."""
+    """Drop what the peer NAME sends to this node, and stop speaking with it if it is a zone.
+
+    Its messages, over brokers and the bus, are counted, and it is not told. What it changes in
+    meshes still comes by way of others and by brokers: else the nodes of a mesh would differ.
+    """
     with trusting(session) as (node, trust):
-        row = trust.block(name)
+        slugs = [row.slug for row in node.meshes()]
+        known = {row["peer"] for row in _everybody(node, trust, slugs, zones=True)}
+        # A name that nobody has is a slip: then it is asked for as a zone, which says so.
+        zone = _zone_blocked(trust, name) if name in known else trust.block(name)
+        blocked = block_peer(node._engine, name)
         own_daemon.refresh(node.home)
-        session.talk(f"{name} is blocked; to trust it again: holdfast peer trust CARD")
-        _show(session, node, row)
+        session.talk(f"{name} is blocked; to hear it again: holdfast peer unblock {name}")
+        if zone is None:
+            session.show(documents.plain(blocked), f"{name}\n")
+            return
+        session.talk("it is no trusted zone any more; to trust it again: holdfast peer trust CARD")
+        _show(session, node, zone)
+
+
+def _zone_blocked(trust: Trust, name: str) -> ZoneRow | None:
+    return trust.block(name) if name in {row.name for row in trust.zones()} else None
+
+
+@verb(peer_, "unblock", mesh=False)
+@click.argument("name")
+def unblock(session: CommandSession, name: str) -> None:
+    """Hear the peer NAME again. What was dropped meanwhile does not come again."""
+    with session.node() as node:
+        row = node.unblock_peer(name)
+        own_daemon.refresh(node.home)
+        session.talk(f"{name} is heard again; {row.dropped} of its messages were dropped")
+        session.show(documents.plain(row), f"{name}\n")
+
+
+@verb(peer_, "blocked", mesh=False)
+def blocked(session: CommandSession) -> None:
+    """List the peers whose messages are dropped here, and how many were."""
+    with session.node() as node:
+        session.rows(
+            map(documents.plain, node.blocked_peers()),
+            "peer since dropped",
+            empty="no peer is blocked",
+        )
 
 
 # --- a new key -------------------------------------------------------------------------------

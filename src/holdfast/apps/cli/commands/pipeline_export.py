@@ -65,6 +65,7 @@ def snapshot(
             vectors=vectors,
             deletions_since=since,
             sign=signer,
+            progress=work.progress,
             **when,
         )
     work.session.talk(
@@ -121,7 +122,15 @@ def reembed(
     with work.spark() as spark:
         old = pipeline.model_id(spark, lake, source)
         report = pipeline.reembed(
-            spark, lake, mesh=mesh, source=old, target=target, embed=embed, to=to, options=options
+            spark,
+            lake,
+            mesh=mesh,
+            source=old,
+            target=target,
+            embed=embed,
+            to=to,
+            options=options,
+            progress=work.progress,
         )
     work.session.talk(
         f"{report.embedded} embedded, {report.up_to_date} were up to date, "

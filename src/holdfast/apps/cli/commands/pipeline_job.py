@@ -205,7 +205,9 @@ no_server = click.option(
 )
 
 
-def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[[Any], Any]:
+def job(
+    name: str, *, spark: bool = True, mesh: bool | str = False, removes: str = ""
+) -> Callable[[Any], Any]:
     """Declares a verb of the pipeline, with the options that all of them share."""
 
     def declare(function: Callable[..., Any]) -> Any:
@@ -236,7 +238,7 @@ def job(name: str, *, spark: bool = True, mesh: bool | str = False) -> Callable[
             ]
         for option in reversed(options):
             run = option(run)
-        return verb(pipeline_, name, mesh=mesh)(run)
+        return verb(pipeline_, name, mesh=mesh, removes=removes)(run)
 
     return declare
 

@@ -14,6 +14,8 @@ import msgspec
 from holdfast.apps.cli import documents, output, tables
 from holdfast.apps.cli.commands.pipeline_job import Work, job, no_server
 from holdfast.apps.cli.commands.pipeline_report import tell_run, tell_step
+from holdfast.apps.cli.declare import DRY
+from holdfast.apps.cli.serving_log import log_options
 from holdfast.apps.cli.times import parse_span, size
 from holdfast.rules.errors import BadInput, UnknownKey, Unreachable
 
@@ -142,7 +144,15 @@ def stream(
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
 @reaching
 @click.option("--every", default="2s", show_default=True, metavar="SPAN", help=_EVERY)
-def serve(work: Work, logs: tuple[str, ...], every: str, **how: Any) -> int:
+@log_options
+def serve(
+    work: Work,
+    logs: tuple[str, ...],
+    every: str,
+    log_level: str,
+    log_format: str | None,
+    **how: Any,
+) -> int:
     """Keep Spark warm for a lake: follow its logs, and answer `run`, `query` and `status`.
 
     It follows all logs that the lake remembers, those that are named here too. What is new is in
@@ -167,18 +177,24 @@ def serve(work: Work, logs: tuple[str, ...], every: str, **how: Any) -> int:
             lambda on_event: pipeline.LakeService(
                 start, lake, every_ms=every_ms, on_report=tell, on_event=on_event
             ),
+            log_level=log_level,
+            log_format=log_format,
         )
 
 
-@job("forget", spark=False)
+@job("forget", spark=False, removes=DRY)
 @click.argument("log")
 def forget(work: Work, log: str) -> None:
     """Stop reading a LOG. What was read of it stays in the lake."""
     lake = work.lake()
-    from holdfast.pipeline import forget, log_source
+    from holdfast.pipeline import forget, forgets, log_source
 
-    if not forget(lake, log) and not forget(lake, log_source(log).location):
+    meant = next((one for one in (log, log_source(log).location) if forgets(lake, one)), None)
+    if meant is None:
         raise UnknownKey(f"the lake does not read {log!r}", hint="see: holdfast pipeline status")
+    if not work.session.goes_on(f"stop reading {log}", asks=False, lake=lake.root, log=log):
+        return
+    forget(lake, meant)
     work.session.talk(f"{log} is no longer read; what was read of it stays")
     work.session.show({"lake": lake.root, "log": log, "forgotten": True}, f"{log}\n")
 

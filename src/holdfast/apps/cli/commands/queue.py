@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.apps.cli import output
+from holdfast.apps.cli import output, short_ids
 from holdfast.apps.cli.commands.mesh_shared import shared
 from holdfast.apps.cli.declare import noun, verb
 from holdfast.apps.cli.session import CommandSession
+from holdfast.rules.errors import UnknownMessage
+from holdfast.rules.id_prefix import as_number
 
 if TYPE_CHECKING:
     from holdfast.node.broker_client.queues import TakenMessage
+    from holdfast.node.sharing.sharing import Sharing
 
 queue_ = noun(
     "queue", "Work that one of several takers does: take a message, then say how it ended."
@@ -23,7 +26,7 @@ queue_ = noun(
 _REASON_CHARS = 200
 
 
-@verb(queue_, "list")
+@verb(queue_, "list", lists="")
 def list_(session: CommandSession) -> None:
     """List the queues of a mesh: what can be taken, what is taken, what has died."""
     with shared(session) as (mesh, sharing):
@@ -96,15 +99,20 @@ def run(session: CommandSession, queue: str, command: tuple[str, ...]) -> int:
         return 0
 
 
-@verb(queue_, "letters")
+@verb(queue_, "letters", lists="died_at")
 @click.argument("queue")
-@click.option("--revive", type=int, metavar="SEQ", help="Make this one ready to be taken again.")
-def letters(session: CommandSession, queue: str, revive: int | None) -> None:
+@click.option(
+    "--revive",
+    metavar="SEQ|ID",
+    help="Make this one ready to be taken again; the first digits of its id are enough.",
+)
+def letters(session: CommandSession, queue: str, revive: str | None) -> None:
     """List the dead letters of QUEUE, or revive one of them."""
     with shared(session) as (mesh, sharing):
         if revive is not None:
-            revived = sharing.revive(mesh.slug, queue, revive)
-            session.talk(f"{revive} can be taken again" if revived else f"{revive} is not dead")
+            seq = _letter_meant(sharing, mesh.slug, queue, revive)
+            revived = sharing.revive(mesh.slug, queue, seq)
+            session.talk(f"{seq} can be taken again" if revived else f"{seq} is not dead")
             session.show({"mesh": mesh.slug, "queue": queue, "revived": revived}, "")
             return
         session.rows(
@@ -112,6 +120,19 @@ def letters(session: CommandSession, queue: str, revive: int | None) -> None:
             "seq client_message_id deliveries reason died_at",
             empty=f"{queue} has no dead letters",
         )
+
+
+def _letter_meant(sharing: Sharing, mesh: str, queue: str, given: str) -> int:
+    number = as_number(given)
+    if number is not None:
+        return number
+    dead = {one.client_message_id: one for one in sharing.dead_letters(mesh, queue)}
+    words = ((id, f"seq {one.seq}  {one.reason}") for id, one in dead.items())
+    missing = UnknownMessage(
+        f"no dead letter of {queue} begins with {given!r}",
+        hint=f"see: holdfast queue letters {queue} --mesh {mesh}",
+    )
+    return dead[short_ids.one_of(given, words, missing)].seq
 
 
 def _document(message: TakenMessage) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.apps.cli import tables, times
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli import asking, tables, times
+from holdfast.apps.cli.declare import ASKS, noun, verb
 from holdfast.apps.cli.quorum_calls import QuorumCalls, open_quorum
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.bus.auth_material import AuthMaterial
@@ -93,7 +93,7 @@ def status(session: CommandSession, mesh_name: str | None) -> None:
             session.warn("quorum", warning)
 
 
-@verb(quorum_, "members")
+@verb(quorum_, "members", lists="")
 @_MESH
 def members(session: CommandSession, mesh_name: str | None) -> None:
     """List the members of the group that decides, with how far each has come."""
@@ -115,10 +115,24 @@ def add(session: CommandSession, peer: str, timeout: str | None) -> None:
 @verb(quorum_, "remove")
 @click.argument("peer")
 @_TIMEOUT
-def remove(session: CommandSession, peer: str, timeout: str | None) -> None:
-    """Take the vote from PEER. It stays a member of the mesh."""
+@click.option("--last", is_flag=True, help="Also if it is this node, and the only voter.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(session: CommandSession, peer: str, timeout: str | None, last: bool, yes: bool) -> None:
+    """Take the vote from PEER. It stays a member of the mesh.
+
+    With --last the only voter gives up too. Then nobody decides strong writes of the mesh any more,
+    until a member recovers it; and its node can delete the mesh.
+    """
     with open_quorum(session) as quorum:
-        order = quorum.run(quorum.api.remove(quorum.mesh, peer, timeout_ms=_ms(timeout)))
+        mesh = quorum.mesh
+        if last:
+            asking.agree(
+                f"Take the last vote of {mesh}? Nobody decides its strong writes then.",
+                yes=yes,
+                paste=f"holdfast quorum remove {peer} --mesh {mesh} --last --yes",
+            )
+        call = quorum.api.remove(mesh, peer, timeout_ms=_ms(timeout), last=last)
+        order = quorum.run(call)
         _changed(session, order, f"{peer} votes no more in {quorum.mesh}")
 
 
@@ -140,6 +154,19 @@ def step_down(session: CommandSession, mesh_name: str | None) -> None:
         order = quorum.run(quorum.api.step_down(quorum.mesh))
         session.talk(f"the coordinator of {quorum.mesh} has stepped down; another one is elected")
         _show(session, order)
+
+
+@verb(quorum_, "forget-claim")
+@click.argument("peer")
+def forget_claim(session: CommandSession, peer: str) -> None:
+    """Let go of another order of a mesh that PEER has shown, when it is gone for good.
+
+    While it is there it shows it again. Where such claims have stopped this group, this is refused:
+    there only recover decides which order counts.
+    """
+    with open_quorum(session) as quorum:
+        order = quorum.run(quorum.api.forget_claim(quorum.mesh, peer))
+        _changed(session, order, f"the claim of {peer} to the order of {quorum.mesh} is forgotten")
 
 
 @verb(quorum_, "pause")
@@ -205,7 +232,7 @@ def replay(session: CommandSession, mesh_name: str | None, node: str | None) -> 
         replay_writes(session, quorum, node)
 
 
-@verb(quorum_, "forget-auth", mesh=False)
+@verb(quorum_, "forget-auth", mesh=False, removes=ASKS)
 @click.argument("providers", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every provider.")
 def forget_auth(session: CommandSession, providers: tuple[str, ...], everything: bool) -> None:
@@ -214,6 +241,11 @@ def forget_auth(session: CommandSession, providers: tuple[str, ...], everything:
         raise BadInput("say whose", hint="name providers, or give --all")
     with session.node() as node:
         material = AuthMaterial(node._engine, HomePaths(node.home))
+        known = material.summary().providers
+        meant = tuple(known) if everything else tuple(one for one in known if one in providers)
+        what = f"delete the auth material of {', '.join(meant) or 'nobody'}"
+        if not session.goes_on(what, providers=meant):
+            return
         gone = material.forget(None if everything else providers)
         session.talk(f"deleted the auth material of {gone.count} providers")
         session.show(msgspec.to_builtins(gone), "".join(f"{one}\n" for one in gone.providers))

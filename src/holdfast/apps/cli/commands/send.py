@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from holdfast.apps.cli import contents, inputs
+from holdfast.apps.cli import contents, inputs, short_ids
 from holdfast.apps.cli.declare import KEY, command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.messages.send import Sent
@@ -48,7 +48,11 @@ def message_of(options: dict[str, Any]) -> dict[str, Any]:
 @click.option("--topic", metavar="NAME", help="To every subscriber of this topic.")
 @click.option("--dm", metavar="MEMBER", help="To one member, by name or key.")
 @click.option("--queue", metavar="NAME", help="To one of those who take from this queue.")
-@click.option("--reply-to", metavar="UUID", help="The message that this one answers.")
+@click.option(
+    "--reply-to",
+    metavar="ID",
+    help="The message that this one answers: its id, number or first digits.",
+)
 @message_options
 def send_(session: CommandSession, **options: Any) -> None:
     """Send a message. A BODY of - reads stdin.
@@ -58,6 +62,8 @@ def send_(session: CommandSession, **options: Any) -> None:
     """
     message = message_of(options)
     with session.mesh() as mesh:
+        if message["reply_to"]:
+            message["reply_to"] = short_ids.message(session.opened, message["reply_to"])
         show_sent(session, mesh.send(**message, id=session.key))
 
 

@@ -15,7 +15,6 @@ from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
 from holdfast.rules.errors import HoldfastError, NoDaemon, NoHome
 from holdfast.service.instance_lock import daemon_note
-from holdfast.storage.files import home as homes
 from holdfast.storage.files import presence as presences
 from holdfast.storage.files.home import HomePaths
 
@@ -27,14 +26,14 @@ def status_(session: CommandSession) -> None:
         _show_status(session, node)
 
 
-def overview(home: str | None, as_json: bool) -> None:
+def overview(home: str | None, context: str | None, as_json: bool) -> None:
     """What `holdfast` alone says: the status, or how to begin."""
-    session = CommandSession(home=home, as_json=as_json)
+    session = CommandSession(home=home, context=context, as_json=as_json)
     try:
         with session.warning_node() as node:
             _show_status(session, node)
     except NoHome as error:
-        root = documents.path(homes.resolve_home(home, os.environ))
+        root = documents.path(session.check_home())
         begin = output.pasteable("holdfast init --peer NAME")
         session.show(
             {"home": root, "exists": False, "next": begin},
@@ -54,7 +53,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
     head = node.log.head()
     served = daemon_note(paths)
     links = _links(session, node)
-    brokers = _brokers(session, node)
+    brokers = brokers_of(session, node)
     return {
         "home": documents.path(node.home),
         "exists": True,
@@ -66,6 +65,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
         "consumers": [msgspec.structs.asdict(reader) for reader in node.log.consumers()],
         "conflicts_open": sum(1 for _ in node.conflicts()),
         "database_bytes": sum(_size(path) for path in (paths.database, paths.wal)),
+        "retention": _retention(session),
         "disk_free_bytes": shutil.disk_usage(node.home).free,
         "processes": [
             {"pid": holder.pid, "command": holder.command, "started_at": holder.started_at}
@@ -81,6 +81,17 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
             "holdfast up" if (links or brokers) and served is None else next_step(node)
         ),
     }
+
+
+def _retention(session: CommandSession) -> dict[str, Any] | None:
+    """What a sweep keeps; None if the settings cannot be read: then nothing is swept."""
+    from holdfast.node.settings import load
+
+    try:
+        return load(os.environ, {}).retention.shown()
+    except HoldfastError as error:
+        session.warn("settings", f"the settings cannot be read: {error.message}")
+        return None
 
 
 def _lanes(node: Node) -> list[dict[str, Any]]:
@@ -103,7 +114,7 @@ def _links(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     return [link.standing(view, live) for view in links.list()]
 
 
-def _brokers(session: CommandSession, node: Node) -> list[dict[str, Any]]:
+def brokers_of(session: CommandSession, node: Node) -> list[dict[str, Any]]:
     """How this node stands with its brokers: as the daemon says, or as it is stored."""
     rows = [row for row in node.meshes() if row.shared]
     if not rows:
@@ -128,6 +139,7 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"log        epoch {log['epoch']}, offsets {log['first']} to {log['last']}\n"
     yield f"database   {times.size(status['database_bytes'])}\n"
     yield f"disk       {times.size(status['disk_free_bytes'])} free\n"
+    yield from _retention_text(status["retention"])
     for mesh in status["meshes"]:
         counts = ", ".join(f"{count} {name}" for name, count in mesh["rows"].items() if count)
         yield f"mesh       {mesh['mesh']} at lamport {mesh['lamport']}: {counts or 'empty'}\n"
@@ -157,6 +169,15 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"conflicts  {status['conflicts_open']} open\n"
     for process in status["processes"]:
         yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
+
+
+def _retention_text(kept: Mapping[str, Any] | None) -> Iterator[str]:
+    if kept is None:
+        return
+    spans = {name: span for name, span in kept.items() if name != "meshes"}
+    for mesh, own in {"": spans, **kept["meshes"]}.items():
+        said = ", ".join(f"{name} {span}" for name, span in own.items())
+        yield f"keeps      {mesh and f'in {mesh}: '}{said}\n"
 
 
 def _bus_text(bus: Mapping[str, Any] | None) -> Iterator[str]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import click
 
-from holdfast.apps.cli import documents
+from holdfast.apps.cli import documents, short_ids
 from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.lists.watching import LIMIT, SINCE, place_of, show_changes
 from holdfast.apps.cli.session import CommandSession
 
-task_ = noun("task", "Work that one peer at a time takes on.")
+task_ = noun(
+    "task",
+    "Work that one peer at a time takes on. A TASK is its id, or as much of its beginning as tells "
+    "it from others.",
+)
 
 
 @verb(task_, "create", writes=True)
@@ -23,7 +28,22 @@ def create(session: CommandSession, title: str, description: str) -> None:
         )
 
 
-@verb(task_, "list")
+@verb(task_, "watch")
+@click.argument("task", default="")
+@SINCE
+@LIMIT
+def watch(session: CommandSession, task: str, since: str | None, limit: int | None) -> None:
+    """Show turns of tasks, or of one TASK, as they come.
+
+    Ctrl-C ends it, and says where to go on.
+    """
+    with session.mesh() as mesh:
+        named = short_ids.task(mesh, task) if task else ""
+        found = mesh.tasks.watch(named, since=place_of(session.opened, since))
+        show_changes(session, found, limit)
+
+
+@verb(task_, "list", lists="updated_at")
 @click.option("--status", metavar="STATUS", help="open, claimed, completed or cancelled.")
 def list_(session: CommandSession, status: str | None) -> None:
     """List tasks, oldest first."""
@@ -41,19 +61,19 @@ def show(session: CommandSession, task: str) -> None:
     """Show one task."""
     with session.mesh() as mesh:
         session.show(
-            documents.task(mesh.tasks.get(task)),
+            documents.task(mesh.tasks.get(short_ids.task(mesh, task))),
             fields="task mesh title description status created_by created_at claimed_by "
             "claimed_at generation holder ended ended_at updated_at",
         )
 
 
-@verb(task_, "events")
+@verb(task_, "events", lists="event_at")
 @click.argument("task")
 def events(session: CommandSession, task: str) -> None:
     """List every turn on a task with what it came to. The order is the one that decides."""
     with session.mesh() as mesh:
         session.rows(
-            map(documents.task_event, mesh.tasks.events(task)),
+            map(documents.task_event, mesh.tasks.events(short_ids.task(mesh, task))),
             "event turn lamport peer against event_at",
             empty="",
         )
@@ -66,7 +86,8 @@ def _move(name: str, done: str, help: str) -> None:
     @click.argument("task")
     def move(session: CommandSession, task: str) -> None:
         with session.mesh() as mesh:
-            row = getattr(mesh.tasks, name)(task, id=session.id)
+            meant = short_ids.task(mesh, task)
+            row = getattr(mesh.tasks, name)(meant, id=session.id)
             session.wrote({"id": session.id, **documents.task(row)}, f"{done} {row.title!r}")
 
 

@@ -6,7 +6,7 @@ import click
 
 from holdfast.apps.cli import documents, inputs
 from holdfast.apps.cli.commands.state import JSON_VALUE, value_text
-from holdfast.apps.cli.declare import noun, verb
+from holdfast.apps.cli.declare import DRY, noun, verb
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.core.telemetry import unknown_telemetry
 from holdfast.rules.limits import SECOND_MS, TELEMETRY_TTL_MS, TELEMETRY_TTL_MS_MAX
@@ -50,7 +50,7 @@ def get(session: CommandSession, kind: str, key: str) -> None:
         session.show(documents.in_mesh(entry, mesh.slug), value_text(entry.value))
 
 
-@verb(telemetry_, "list")
+@verb(telemetry_, "list", lists="updated_at")
 @click.argument("kind", required=False)
 def list_(session: CommandSession, kind: str | None) -> None:
     """List the values of KIND, or all."""
@@ -62,12 +62,16 @@ def list_(session: CommandSession, kind: str | None) -> None:
         )
 
 
-@verb(telemetry_, "delete")
+@verb(telemetry_, "delete", removes=DRY)
 @click.argument("kind")
 @click.argument("key")
 def delete(session: CommandSession, kind: str, key: str) -> None:
     """Delete what stands under KIND and KEY."""
     with session.mesh() as mesh:
+        what = f"delete {kind} {key!r} of {mesh.slug}"
+        known = mesh.telemetry.entry(kind, key) is not None if session.dry_run else True
+        if known and not session.goes_on(what, asks=False, mesh=mesh.slug, kind=kind, key=key):
+            return
         mesh.telemetry.delete(kind, key)
         session.show({"mesh": mesh.slug, "kind": kind, "key": key, "deleted": True}, "")
         session.talk(f"deleted {kind} {key!r} of {mesh.slug}")

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.apps.cli import own_daemon, serving
 from holdfast.apps.cli.declare import command_of
+from holdfast.apps.cli.serving_log import log_options
 from holdfast.apps.cli.session import CommandSession
 from holdfast.apps.cli.times import parse_span
 from holdfast.rules import limits
@@ -43,6 +44,7 @@ _SCRATCH: Final = "scratch"
 @click.option("--ephemeral", is_flag=True, help="Serve a new home, and remove it afterwards.")
 @click.option("--ttl", metavar="SPAN", help="End after this time, as 90s or 12h.")
 @click.option("--peer", help="The name of the peer of an ephemeral home.")
+@log_options
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
 def up_(
     session: CommandSession,
@@ -52,6 +54,8 @@ def up_(
     ephemeral: bool,
     ttl: str | None,
     peer: str | None,
+    log_level: str,
+    log_format: str | None,
     **flags: str | None,
 ) -> int:
     """Serve the home: its API, its links, its upkeep. Port 0 takes a free one.
@@ -78,14 +82,25 @@ def up_(
     if detach:
         words = ["up", f"--home={paths.root}", *(["--no-socket"] if no_socket else [])]
         words += ["--moved"] if moved else []
+        logged = {"log_level": log_level, "log_format": log_format}
         down = f"holdfast down --home {paths.root}" if ephemeral else "holdfast down"
-        return serving.detach(session, paths, words, {**flags, "ttl": ttl}, down=down)
+        return serving.detach(session, paths, words, logged | {**flags, "ttl": ttl}, down=down)
+    from holdfast.apps.mcp.mounted import agents
+    from holdfast.apps.web.part import node_console
     from holdfast.node.daemon.daemon import Daemon
 
     def daemon(report: OnEvent) -> Daemon:
-        return Daemon(paths.root, settings, on_event=report, load=read, moved=moved, ttl_ms=ttl_ms)
+        return Daemon(
+            paths.root,
+            settings,
+            on_event=report,
+            load=read,
+            moved=moved,
+            ttl_ms=ttl_ms,
+            parts=lambda api, app: (agents(api, app), *node_console(api, app)),
+        )
 
-    code = serving.serve(session, daemon)
+    code = serving.serve(session, daemon, log_level=log_level, log_format=log_format)
     if paths.ephemeral.exists():
         _throw_away(session, paths)
     return code

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.apps.cli import short_ids
 from holdfast.apps.cli.commands.entity import fields_of
 from holdfast.apps.cli.commands.quorum import replay_writes
 from holdfast.apps.cli.declare import noun, verb
@@ -33,11 +34,15 @@ from holdfast.node.quorum.settling import (
     write_page,
 )
 from holdfast.rules.errors import BadInput
+from holdfast.rules.id_prefix import as_number
 from holdfast.rules.ids import parse_id
 from holdfast.rules.limits import QUORUM_PAGE_ROWS
 from holdfast.storage.ports import Reader
 
-writes_ = noun("writes", "Strong writes that wait for a quorum, or need a decision.")
+writes_ = noun(
+    "writes",
+    "Strong writes that wait for a quorum, or need a decision. An ID may be its first digits.",
+)
 
 _WRITE = (
     "id mesh number op entity target status attempts outcome reason detail fence earlier_fences "
@@ -45,7 +50,7 @@ _WRITE = (
 )
 
 
-@verb(writes_, "list")
+@verb(writes_, "list", lists="created_at")
 @click.option("--failed", is_flag=True, help="Only those that failed and nobody has resolved.")
 @click.option("--all", "everything", is_flag=True, help="Also those that have ended.")
 def list_(session: CommandSession, failed: bool, everything: bool) -> None:
@@ -68,8 +73,8 @@ def list_(session: CommandSession, failed: bool, everything: bool) -> None:
 @click.argument("id_", metavar="ID")
 def show(session: CommandSession, id_: str) -> None:
     """Show one strong write that waited, with every fence under which it was tried."""
-    id = parse_id(id_)
     with open_quorum(session) as quorum:
+        id = _meant(quorum, id_)
         found = quorum.look("writes", lambda tx: write_of(tx, quorum.mesh, id))
         session.show(msgspec.to_builtins(found), fields=_WRITE)
         if found.status == "failed" and not found.resolved_by:
@@ -96,12 +101,13 @@ def resolve(
     refused (exit code 5), and nothing is lost: look again.
     """
     with open_quorum(session) as quorum:
-        if id_.isdecimal():
-            about, number = conflict_of_number(quorum, int(id_)), int(id_)
+        number = as_number(id_)
+        if number is not None:
+            about = conflict_of_number(quorum, number)
             asked = _asked(take, fields, about, by, note)
             work = settle_conflict(quorum.engine, quorum.api, quorum.mesh, number, asked)
         else:
-            id = parse_id(id_)
+            id = _meant(quorum, id_)
             found = quorum.look("writes", lambda tx: write_of(tx, quorum.mesh, id))
             asked = _asked(take, fields, found.entity, by, note)
             work = settle_write(quorum.engine, quorum.api, quorum.mesh, id, asked)
@@ -110,7 +116,7 @@ def resolve(
         session.show(msgspec.to_builtins(done), "")
 
 
-@verb(writes_, "conflicts")
+@verb(writes_, "conflicts", lists="")
 @click.option("--all", "everything", is_flag=True, help="Also those that were settled.")
 def conflicts(session: CommandSession, everything: bool) -> None:
     """List intents that need a decision: what each wanted, and what stands."""
@@ -140,6 +146,14 @@ def replay(session: CommandSession, node: str | None) -> None:
 
 
 # --- what they share -------------------------------------------------------------------------
+
+
+def _meant(quorum: QuorumCalls, given: str) -> bytes:
+    def words(id: str) -> str:
+        found = quorum.look("writes", lambda tx: write_of(tx, quorum.mesh, parse_id(id)))
+        return f"{found.status}  {found.op} {found.entity}"
+
+    return parse_id(short_ids.strong_write(quorum.look, quorum.mesh, given, words))
 
 
 def _every_write(quorum: QuorumCalls, statuses: tuple[str, ...]) -> Iterator[WriteDocument]:

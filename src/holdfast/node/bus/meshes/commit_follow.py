@@ -27,8 +27,8 @@ from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_serve import check_may_read
 from holdfast.node.bus.meshes.order_compare import ComparedOrders, OrderCompare
 from holdfast.node.core.committed_intake import CommitPageIntake, PageTaken, tell_trouble
-from holdfast.node.core.committed_pages import commits_page
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.following.committed_pages import commits_page
 from holdfast.node.core.following.committed_state import give_state, take_state
 from holdfast.protocol.bus_mesh import (
     CommitsAsked,

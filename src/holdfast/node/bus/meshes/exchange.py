@@ -229,12 +229,12 @@ class MeshExchange:
         context = self._context
         who = (context.engine, context.grants, link.who)
         ours = await context.run(partial(mesh_serve.shared_with, *who))
-        relays = await context.run(partial(_relays, *who, ours))
+        writes, relays = await context.run(partial(_brings, *who, ours))
         believed = await context.run(partial(believed_of, *who, ours))
         voting = await context.run(partial(voting_of, *who, ours))
-        told = (link.ours, link.relays, link.commits.believed)
-        if (ours, relays, believed) != told or not link.introduced:
-            link.relays, link.commits.believed = relays, believed
+        told = (link.ours, link.writes, link.relays, link.commits.believed)
+        if (ours, writes, relays, believed) != told or not link.introduced:
+            link.writes, link.relays, link.commits.believed = writes, relays, believed
             link.introduce(ours)
             link.relink()
             self._hold_soon()
@@ -405,8 +405,13 @@ def _uncounted(engine: NodeEngine) -> list[str]:
     return engine.read("bus.meshes", backfill.uncounted_meshes)
 
 
-def _relays(engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, meshes: list[str]) -> list[str]:
-    def read(tx: Reader) -> list[str]:
-        return [mesh for mesh in meshes if grants.may_relay(tx, peer, mesh)]
+def _brings(
+    engine: NodeEngine, grants: MeshGrants, peer: MeshPeer, meshes: list[str]
+) -> tuple[list[str], list[str]]:
+    """The meshes of which a peer may bring what it wrote, and of which what others wrote."""
+
+    def read(tx: Reader) -> tuple[list[str], list[str]]:
+        writes = [mesh for mesh in meshes if grants.may_write(tx, peer, mesh)]
+        return writes, [mesh for mesh in meshes if grants.may_relay(tx, peer, mesh)]
 
     return engine.read("bus.meshes", read)

@@ -26,6 +26,7 @@ from holdfast.node.bus.meshes.mesh_compare import StreamComparison
 from holdfast.node.bus.meshes.mesh_context import MeshContext
 from holdfast.node.bus.meshes.mesh_figures import MeshLinkFigures
 from holdfast.node.bus.meshes.mesh_objects import ObjectTalk
+from holdfast.node.bus.meshes.owed_pages import OwedPages, named_of
 from holdfast.node.bus.meshes.page_keeping import PageKeeping
 from holdfast.node.bus.meshes.snapshot_pull import SnapshotPull
 from holdfast.node.bus.meshes.told_words import ToldWords, check_room
@@ -63,18 +64,15 @@ from holdfast.rules.bus.meshes.coverage import (
     StreamName,
     StreamNumbers,
     cover,
-    cover_all,
     read_ranges,
     read_told,
     told,
     united,
-    without,
 )
 from holdfast.rules.bus.meshes.truncated import SnapshotChoice, StreamOffer
 from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.errors import (
     BadAnswer,
-    EntryDamaged,
     ForgedOrigin,
     HoldfastError,
     NotGranted,
@@ -87,7 +85,6 @@ from holdfast.rules.frontier import Frontier, Range
 from holdfast.rules.limits import (
     BUS_MESHES_TOLD_MAX,
     BUS_MESHES_TOLD_MS,
-    BUS_OWED_RANGES_MAX,
     BUS_PAGES_WAITING_MAX,
     BUS_QUESTIONS_MAX,
     BUS_WORD_RANGES_ALL,
@@ -116,6 +113,8 @@ class MeshLink:
         """The meshes that this node shares with the peer."""
         self.theirs: frozenset[str] = frozenset()
         """The meshes that the peer shares with this node, as it told."""
+        self.writes: list[str] = []
+        """The meshes to which it may write: what was refused before it might is asked for again."""
         self.relays: list[str] = []
         """The meshes that the peer may relay."""
         self.introduced = False
@@ -147,7 +146,7 @@ class MeshLink:
         self._questions: deque[tuple[_Question, int]] = deque()
         self._parts: deque[MeshSnapshotPart | SnapshotRefused] = deque()
         """The rest of an answer that is under way."""
-        self._owed: dict[StreamName, list[Range]] = {}
+        self._owed = OwedPages(context, self.who, label, self._given, self.figures)
         self._pages: deque[tuple[StreamName | None, _Page, int]] = deque()
         self._to_send, self._to_take = asyncio.Event(), asyncio.Event()
         self._objects = ObjectTalk(context, self._send, link.taken, lambda: bool(self.shared))
@@ -201,15 +200,7 @@ class MeshLink:
 
     def owe(self, name: StreamName, ranges: tuple[Range, ...]) -> None:
         """These are to be sent. Raises OverLimit if too much is owed already."""
-        owed = self._owed.setdefault(name, [])
-        # A peer may ask for what is pushed to it at that moment.
-        for start, end in without(ranges, cover_all(NOTHING, owed)):
-            if owed and owed[-1][1] == start:
-                owed[-1] = (owed[-1][0], end)
-            else:
-                owed.append((start, end))
-        if sum(map(len, self._owed.values())) > BUS_OWED_RANGES_MAX:
-            raise OverLimit(f"{self.peer} asks for more than {BUS_OWED_RANGES_MAX} ranges")
+        self._owed.owe(name, ranges)
         self._to_send.set()
 
     # --- what comes --------------------------------------------------------------------------
@@ -291,7 +282,7 @@ class MeshLink:
         """What is shared has changed: both sides tell each other all streams of it again."""
         spread = self._context.spread
         self._context.carry_out(spread.link_down(self.label, self._context.now()))
-        self._owed.clear()
+        self._owed.ranges.clear()
         self._heard_of.clear()
         self.snapshots.forget()
         self._told_by = BoundedCoverage()
@@ -389,7 +380,7 @@ class MeshLink:
         while self._questions:
             self.link.taken(Stream.MESH, self._questions.popleft()[1])
         self._words.clear()
-        self._owed.clear()
+        self._owed.ranges.clear()
         self._told_words.drop()
         self.snapshots.end()
         self._context.carry_out(self._context.spread.link_down(self.label, self._context.now()))
@@ -426,11 +417,7 @@ class MeshLink:
             return self._parts.popleft()
         if self._questions:
             return await self._answer(*self._questions.popleft())
-        while self._owed:
-            page = await self._next_page()
-            if page is not None:
-                return page
-        return None
+        return await self._owed.next(self) if self._owed.ranges else None
 
     def _word_of_streams(self) -> StreamsTold:
         rows = self._context.rows
@@ -446,7 +433,8 @@ class MeshLink:
         return StreamsTold(streams)
 
     def _told(self, name: StreamName, after: int) -> StreamTold:
-        row = self._context.rows[name]
+        context = self._context
+        row = context.rows[name]
         number, is_new = self._given.give(name)
         covered = told(row.covered, BUS_WORD_RANGES_MAX, after)
         if covered.last < row.covered.last:
@@ -459,11 +447,8 @@ class MeshLink:
             list(covered.ranges),
             row.entries,
             row.digest,
-            self._named(name) if is_new else None,
+            named_of(context, name) if is_new else None,
         )
-
-    def _named(self, name: StreamName) -> StreamNamed:
-        return StreamNamed(name.mesh, name.origin, name.epoch, self._context.key_of(name))
 
     async def _answer(self, question: _Question, size: int) -> MeshWord:
         context = self._context
@@ -488,35 +473,6 @@ class MeshLink:
         finally:
             self.link.taken(Stream.MESH, size)
 
-    async def _next_page(self) -> MeshWord | None:
-        """The next page that is owed; None if there was nothing in it after all."""
-        context = self._context
-        name, owed = next(iter(self._owed.items()))
-        wanted = owed.pop(0)
-        if not owed:
-            del self._owed[name]
-        number, is_new = self._given.give(name)
-        try:
-            served = await context.run(
-                partial(
-                    mesh_serve.read_stream_page,
-                    *(context.engine, context.grants, self.who, name, wanted),
-                )
-            )
-        except (NotGranted, EntryDamaged) as error:
-            self._owed.pop(name, None)
-            return EntriesRefused(number, error.code)
-        if served is None:
-            return EntriesRefused(number, "not_here")
-        if served.end < wanted[1] and name.mesh in self.shared:
-            self._owed.setdefault(name, []).insert(0, (served.end, wanted[1]))
-        seqs, raws, _ = served.page
-        dense = not seqs or (seqs[0] == served.start and seqs[-1] - seqs[0] + 1 == len(seqs))
-        context.spread.sent(self.label, name, served.start, served.end)
-        self.figures.entries_sent += len(raws)
-        named = self._named(name) if is_new else None
-        return EntriesPage(number, served.start, served.end, [] if dense else seqs, raws, named)
-
     # --- taking ------------------------------------------------------------------------------
 
     async def _take_on(self) -> None:
@@ -539,8 +495,8 @@ class MeshLink:
         """Nobody else is asked for what a page holds while it waits for its turn or is stored."""
         if name.mesh in self.shared and name in self._keys and page.start < page.end:
             context = self._context
-            context.spread.came(self.label, name, page.start, page.end, context.now())
-            context.carry_out(())  # it is due at some time
+            place = self.label, name, page.start, page.end
+            context.carry_out(context.spread.came(*place, context.now()))
 
     async def _take(self, name: StreamName, page: EntriesPage) -> None:
         if name.mesh not in self.shared or name not in self._keys:

@@ -137,7 +137,7 @@ async def _history(call: NodeRequest) -> Response:
             mesh=mesh,
             type=type,
             id=id,
-            revisions=[documents.PastRevisionDocument.of(one) for one in past],
+            revisions=[documents.StoredRevision.whole_of(one) for one in past],
             next=past[-1].revision if len(past) == limit else None,
             read=fresh,
         )

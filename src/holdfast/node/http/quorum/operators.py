@@ -18,13 +18,15 @@ from holdfast.rules.errors import (
     EtcdTooOld,
     MustRejoin,
     NotAllowed,
+    OrderContested,
     UnknownPeer,
     Unreachable,
 )
 from holdfast.service.http.json_body import json_body
-from holdfast.service.http.route import Routes
+from holdfast.service.http.route import Param, Routes
 
 _PATH = "/v1/meshes/{mesh}/quorum"
+_LAST = Param("last", "Also if it is this node, and the only voter: nobody decides then.", bool)
 
 routes = Routes()
 
@@ -101,13 +103,15 @@ async def _add(call: NodeRequest) -> Response:
 @routes.delete(
     f"{_PATH}/members/{{peer}}",
     answers={200: OrderStatus},
-    params=(TIMEOUT,),
+    params=(TIMEOUT, _LAST),
     errors=(UnknownPeer, *WRITES),
     local_only=True,
 )
 async def _remove(call: NodeRequest) -> Response:
-    """Take the vote from a node."""
-    work = quorum_of(call).remove(mesh_of(call), call.path["peer"], timeout_ms=time_of(call))
+    """Take the vote from a node. 409 for the only voter, unless `last`."""
+    work = quorum_of(call).remove(
+        mesh_of(call), call.path["peer"], timeout_ms=time_of(call), last=call.flag("last")
+    )
     return call.answer(await waited(call, work))
 
 
@@ -132,6 +136,22 @@ async def _transfer(call: NodeRequest) -> Response:
 async def _step_down(call: NodeRequest) -> Response:
     """Let the coordinator stop at once; the voters elect another one."""
     return call.answer(await waited(call, quorum_of(call).step_down(mesh_of(call))))
+
+
+@routes.post(
+    f"{_PATH}/forget-claim",
+    request=documents.QuorumForgetClaim,
+    answers={200: OrderStatus},
+    errors=(OrderContested, UnknownPeer, *ANY_CALL),
+    example="""-d '{"peer":"dora"}'""",
+    local_only=True,
+)
+async def _forget_claim(call: NodeRequest) -> Response:
+    """Let go of another order of the mesh that a peer has shown, when it is gone for good. Refused
+    where such claims have stopped this group: there `recover` decides.
+    """
+    asked = await json_body(call, documents.QuorumForgetClaim)
+    return call.answer(await waited(call, quorum_of(call).forget_claim(mesh_of(call), asked.peer)))
 
 
 @routes.post(

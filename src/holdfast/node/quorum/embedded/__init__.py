@@ -5,6 +5,7 @@ send, apply, and only then tell callers.
 
     ports            what a driver needs: a disk, a network, a fold
     group_driver     one group on one node: events in, effects carried out
+    commit_words     that something is committed is told with the next entries, if they come soon
     entry_cache      payloads of the newest entries, for followers and for the fold
     open_proposals   what callers wait for: until it is applied, or their time is over
     open_changes     changes of members, and transfers of leadership, that callers wait for

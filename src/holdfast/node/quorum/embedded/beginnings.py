@@ -28,6 +28,7 @@ from holdfast.rules.quorum.log_rows import (
     FOUNDED_AT,
     TAG_BYTES,
     TAKES_PART,
+    GroupRow,
     GroupWrite,
     HardStateRow,
 )
@@ -89,6 +90,15 @@ class GroupBeginnings:
                     config=encode_config(config),
                 )
             )
+        elif self._was_ours_alone(mesh, begun):
+            # The mesh was deleted here and made anew: its order begins anew too, and an entry of
+            # the old log is none of it.
+            tag, incarnation = self._random(TAG_BYTES), begun.incarnation + 1
+            if begun.standing == "voter":  # a try to do so was cut short
+                tag, incarnation = begun.tag, begun.incarnation
+            return await self.found_behind(
+                QuorumRow(mesh=mesh, incarnation=incarnation, tag=tag, voter=None)
+            )
         elif begun.voter != 1 or begun.standing != "voter":
             raise AlreadyExists(
                 f"this node has belonged to a quorum of {mesh!r}",
@@ -98,6 +108,16 @@ class GroupBeginnings:
         row = QuorumRow(mesh=mesh, incarnation=begun.incarnation, tag=begun.tag, voter=1)
         await self._write("quorum.init", lambda tx: tx.quorum_put(row))
         return self._groups.begin(row)
+
+    def _was_ours_alone(self, mesh: str, begun: GroupRow) -> bool:
+        """Whether what the log has of a group is the past of a mesh that this node owns."""
+        bus = self._engine.read("quorum.init", lambda tx: tx.bus_mesh_get(mesh))
+        if (bus is not None and bus.capability) or self._engine.require_mesh(
+            mesh
+        ).kind == "shared_guest":
+            return False
+        again = begun.voter == first_voter_id(begun.incarnation) and begun.incarnation > 1
+        return begun.standing == "removed" or (begun.standing == "voter" and again)
 
     async def found_behind(self, row: QuorumRow) -> Group:
         """This node begins the group of an incarnation that goes on behind what it has folded, as
@@ -196,31 +216,46 @@ class GroupBeginnings:
         if group is not None:
             group.order.problem = problem
 
+    def _is_another_order(self, offer: GroupOffered, group: Group | None) -> bool:
+        """Whether this node cannot join without losing what its own order has committed."""
+        known = self._engine.read("quorum.get", lambda tx: tx.quorum_get(offer.mesh))
+        is_other = known is not None and known.tag != offer.group
+        if is_other and known is not None and known.incarnation >= offer.incarnation:
+            return True
+        if group is None:
+            return False
+        if offer.incarnation > group.row.incarnation and group.order.has_quorum:
+            return True  # what its own group commits would be lost with it
+        # It has committed other things: its store cannot go on with that order.
+        return any(claim.number for claim in group.order.claims)
+
+    async def _take_place(self, opened: SqliteQuorumLog, offer: GroupOffered) -> bool:
+        """Notes in the Raft log that this node learns under its new id; False if it may not."""
+        mesh = offer.mesh
+        began = next((row for row in opened.groups() if row.scope == mesh), None)
+        if began is not None and (
+            began.incarnation < offer.incarnation and began.standing in TAKES_PART
+        ):  # of an order that has ended since
+            await asyncio.to_thread(opened.set_standing, mesh, began.voter, "removed")
+        if began is not None and began.voter == offer.id:
+            # Else it was taken from us, or lost: the leader has to remove that id first.
+            return began.standing == "learner" and began.tag == offer.group
+        place = partial(opened.join, mesh, incarnation=offer.incarnation, tag=offer.group)
+        await asyncio.to_thread(partial(place, voter=offer.id))
+        return True
+
     async def join(self, teller: str, offer: GroupOffered) -> None:
         """A leader has said that this node belongs to its group, under a new id."""
         mesh = offer.mesh
-        known = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
         if self._engine.read("mesh.get", lambda tx: tx.mesh_get(mesh)) is None:
             return
-        if (
-            known is not None
-            and known.tag != offer.group
-            and known.incarnation >= offer.incarnation
-        ):
-            self._contested(teller, mesh)
-            return
         group = self._groups.of_mesh(mesh)
-        is_later = group is not None and offer.incarnation > group.row.incarnation
-        if group is not None and is_later and group.order.has_quorum:
-            # What this node's own group commits would be lost with it.
-            self._contested(teller, mesh)
-            return
-        if group is not None and any(claim.number for claim in group.order.claims):
-            # It has committed other things: its store cannot go on with that order.
+        if self._is_another_order(offer, group):
             self._contested(teller, mesh)
             return
         opened = await self._groups.open()
         if group is not None:
+            is_later = offer.incarnation > group.row.incarnation
             if group.order.part not in ("removed", "must_rejoin") and not is_later:
                 return
             self._groups.end(group)
@@ -228,23 +263,8 @@ class GroupBeginnings:
                 # The mesh was recovered without this node, and has asked for it again.
                 gone = partial(opened.set_standing, mesh, group.row.voter, "removed")
                 await asyncio.to_thread(gone)
-        began = next((row for row in opened.groups() if row.scope == mesh), None)
-        if began is not None and (
-            began.incarnation < offer.incarnation and began.standing in TAKES_PART
-        ):  # of an order that has ended since
-            await asyncio.to_thread(opened.set_standing, mesh, began.voter, "removed")
-        if began is None or began.voter != offer.id:
-            await asyncio.to_thread(
-                partial(
-                    opened.join,
-                    mesh,
-                    incarnation=offer.incarnation,
-                    tag=offer.group,
-                    voter=offer.id,
-                )
-            )
-        elif began.standing != "learner" or began.tag != offer.group:
-            return  # it was taken from us, or lost: the leader has to remove that id first
+        if not await self._take_place(opened, offer):
+            return
 
         def note(tx: Transaction) -> QuorumRow:
             row = tx.quorum_get(mesh) or QuorumRow(

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
 
+from holdfast.node.quorum.embedded.commit_words import CommitWords
 from holdfast.node.quorum.embedded.committed_entries import readable_entries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
 from holdfast.node.quorum.embedded.fold_wait import FoldWait
@@ -139,7 +140,7 @@ class GroupDriver:
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
-        self._room = ProposalRoom()
+        self._room, self._words = ProposalRoom(), CommitWords(hooks, self.send)
         self._ticks = 0
         self._known = {member.id: member for member in contacts}
         self._met: dict[int, GroupMember] = {}
@@ -187,14 +188,12 @@ class GroupDriver:
             return
         if isinstance(message, SnapshotMessage):
             self._receive_snapshot(message)
-            return
-        if isinstance(message, SnapshotOffer):
+        elif isinstance(message, SnapshotOffer):
             log.error("member %d offers a snapshot without its parts", message.sender)
-            return
-        if isinstance(message, ForwardProposals) and state.role == "leader":
+        elif isinstance(message, ForwardProposals) and state.role == "leader":
             self._receive_forwarded(message)
-            return
-        self.handle(Receive(message))
+        else:
+            self.handle(Receive(message))
 
     def _receive_forwarded(self, message: ForwardProposals) -> None:
         if self._room.is_full(message.sender):
@@ -397,16 +396,17 @@ class GroupDriver:
             self.sent.begin(message)
             return
         if not isinstance(message, SendAppend):
-            self.send(message)
+            if not self._words.keep(message, self._room):
+                self.send(message)
             return
         member = self._member(message.to)
-        if member is None:
+        has_entries = message.last >= message.first
+        if member is None or (has_entries and not self._net.has_room(member)):
             return
         entries: Sequence[RaftEntry] = ()
-        if message.last >= message.first:
-            if not self._net.has_room(member):
-                return
+        if has_entries:
             entries = self._entries(message.first, message.last, QUORUM_SEND_BYTES)
+        self._words.carried(message.to)
         for one in filled(message, entries):
             self._net.send(member, one)
 
@@ -488,14 +488,14 @@ class GroupDriver:
         run = readable_entries(self.state.incarnation, first, entries)
         self._fold.fold(run, upto, self._folded)
 
-    def _folded(self, results: Sequence[FoldedEntry] | HoldfastError) -> None:
+    def _folded(self, results: Iterable[FoldedEntry] | HoldfastError) -> None:
         self._folding = False
         if isinstance(results, HoldfastError):
             self.fold_error = results
             log.error("committed entries cannot be applied: %s", results.message)
             return
         self.fold_error = None
-        for one in results:
+        for one in results if self.proposals else ():
             self._later.discard(one.id)
             self.proposals.applied(one.id, one.index, one.result)
         self.reads.applied(self._fold.applied)

@@ -11,6 +11,7 @@ How a group begins for this node, and ends:
     offered    a leader says that this node belongs to it: the node takes part if the owner of the
                mesh gave both of them the right `vote`
     removed    its vote was taken: it takes no part any more, until it is offered anew
+    retire     it was the only voter and gives up: nobody decides any more
     recover    the majority is gone for good: this node goes on alone, in a new incarnation
 """
 
@@ -168,19 +169,10 @@ class EmbeddedGroups:
         mesh = row.mesh
         group_row = self._log.group(mesh)
         head = self._log.head(mesh)
-        barred = group_row.standing == "must_rejoin"
-        problem = group_row.reason if barred else ""
         intake = self._log.intake(mesh)
         # The log begins after a snapshot whose parts are here, and which the store takes in next.
         arrives = intake is not None and intake.installed and intake.snapshot.index == head.base
-        if row.applied < head.base and not barred and not arrives:
-            # The log was compacted after this store was as far: what lies between is lost here.
-            barred = True
-            problem = (
-                f"the store of this home is at {row.applied}, its log begins after {head.base}"
-            )
-        if group_row.incarnation != row.incarnation:
-            problem = "a recovery was cut short: run it again, holdfast quorum recover"
+        barred, problem = _standing(row, group_row, head.base, arrives=arrives)
         state = restarted(
             past_of(self._log, mesh, min(row.applied, head.last)),
             me=group_row.voter,
@@ -206,22 +198,10 @@ class EmbeddedGroups:
             on_health=partial(self._health, mesh),
             soon=self._soon,
         )
+        snapshots = SnapshotPorts(disk, self._states(mesh, fold))
         driver = GroupDriver(
-            self._engine.ctx.peer,
-            state,
-            disk,
-            self.links,
-            fold,
-            GroupHooks(
-                now_ms=self._engine.ctx.now_ms,
-                post=self._soon,
-                later=self._later,
-                on_role=partial(self._role, mesh),
-                on_alarm=partial(self._alarm, mesh),
-            ),
-            contacts,
-            SnapshotPorts(disk, self._states(mesh, fold)),
-            self.limits,
+            *(self._engine.ctx.peer, state, disk, self.links, fold, self._hooks(mesh)),
+            *(contacts, snapshots, self.limits),
         )
         order = EmbeddedOrder(mesh, driver, fold, self.links)
         order.problem = problem
@@ -230,6 +210,15 @@ class EmbeddedGroups:
         self._groups[mesh] = self._by_tag[group_row.tag] = group
         self.on_group(mesh)
         return group
+
+    def _hooks(self, mesh: str) -> GroupHooks:
+        return GroupHooks(
+            now_ms=self._engine.ctx.now_ms,
+            post=self._soon,
+            later=self._later,
+            on_role=partial(self._role, mesh),
+            on_alarm=partial(self._alarm, mesh),
+        )
 
     def _states(self, mesh: str, fold: StoreFold) -> StateSnapshots:
         return StateSnapshots(
@@ -418,6 +407,10 @@ class EmbeddedGroups:
                     group.driver.change(change, QUORUM_OFFER_TICKS, lambda outcome: None)
                 return
 
+    async def retire(self, group: Group) -> None:
+        """The only voter gives up its vote, which needs nobody's consent: nobody decides then."""
+        await self._removed(group)
+
     async def _removed(self, group: Group) -> None:
         """The vote of this node was taken by a committed change: it goes on as a plain member."""
         if self._groups.get(group.row.scope) is not group:
@@ -491,6 +484,21 @@ class EmbeddedGroups:
             log.error("a group of this node: %s (%s)", error.message, error.hint)
         elif error is not None:
             log.error("a group of this node met a fault of Holdfast", exc_info=error)
+
+
+def _standing(row: QuorumRow, group: GroupRow, base: int, *, arrives: bool) -> tuple[bool, str]:
+    """Whether a group that begins may not act, and what people should know. `arrives`: what the
+    store lacks is here as a snapshot.
+    """
+    barred = group.standing == "must_rejoin"
+    problem = group.reason if barred else ""
+    if row.applied < base and not barred and not arrives:
+        # The log was compacted after this store was as far: what lies between is lost here.
+        barred = True
+        problem = f"the store of this home is at {row.applied}, its log begins after {base}"
+    if group.incarnation != row.incarnation:
+        problem = "a recovery was cut short: run it again, holdfast quorum recover"
+    return barred, problem
 
 
 def _known(row: QuorumRow, voter: int) -> KnownGroup:

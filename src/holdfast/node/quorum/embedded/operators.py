@@ -54,7 +54,10 @@ _WORDS: Final[dict[str, tuple[type[HoldfastError], str]]] = {
     "already_a_member": (AlreadyExists, "it is a member of the group already"),
     "already_a_voter": (AlreadyExists, "it votes already"),
     "unknown_member": (NotAMember, "it is no voter"),
-    "last_voter": (Conflict, "it is the only voter: nobody would be left to decide"),
+    "last_voter": (
+        Conflict,
+        "it is the only voter: nobody would be left to decide (on that node, --last takes it too)",
+    ),
     "no_live_majority": (Conflict, "too few voters would be left that can be reached"),
     "not_caught_up": (Conflict, "it has not caught up yet"),
     "bad_member": (BadInput, "its name or key is too long"),
@@ -153,8 +156,20 @@ class EmbeddedOperators:
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
         await self._do(mesh, "add", peer, timeout_ms)
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None = None, last: bool = False
+    ) -> None:
+        group = self._groups.of_mesh(mesh)
+        if last and group is not None and self._is_alone(group, peer):
+            await self._groups.retire(group)
+            return
         await self._do(mesh, "remove", peer, timeout_ms)
+
+    def _is_alone(self, group: Group, peer: str) -> bool:
+        """Whether the peer is this node, and the only voter. A vote of nobody else decides that."""
+        config = group.driver.state.log.config
+        voters = [member.id for member in config.members if member.place == "voter"]
+        return peer == self._groups.peer and voters == [group.driver.state.me]
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None = None) -> None:
         await self._do(mesh, "transfer", to or "", timeout_ms)

@@ -44,16 +44,13 @@ class EmbeddedOrder:
     async def propose(self, id: bytes, raw: bytes, *, timeout_ms: int) -> Committed:
         self._check_uncontested()
         loop = asyncio.get_running_loop()
-        until = loop.time() + timeout_ms / SECOND_MS
-        while True:
-            left_ms = max(0, round((until - loop.time()) * SECOND_MS))
-            end = await self._proposed(Proposal(id, raw), left_ms)
-            if not isinstance(end, AppliedProposal):
-                break
+        until, left_ms = loop.time() + timeout_ms / SECOND_MS, timeout_ms
+        while isinstance(end := await self._proposed(Proposal(id, raw), left_ms), AppliedProposal):
             assert isinstance(end.result, FoldedEnvelope), "the fold of a store gives these"
             if end.result.raw == raw:
                 return end.result.committed
             # Somebody has used the id for something else: what becomes of ours is not said yet.
+            left_ms = max(0, round((until - loop.time()) * SECOND_MS))
         if end is ProposalEnd.CLOSED:
             raise order_moved(self.mesh)
         if end is ProposalEnd.UNKNOWN:
@@ -68,7 +65,7 @@ class EmbeddedOrder:
             )
         raise no_quorum(self.mesh, timeout_ms)
 
-    async def _proposed(self, proposal: Proposal, timeout_ms: int) -> ProposalAnswer:
+    def _proposed(self, proposal: Proposal, timeout_ms: int) -> asyncio.Future[ProposalAnswer]:
         answer: asyncio.Future[ProposalAnswer] = asyncio.get_running_loop().create_future()
 
         def answered(end: ProposalAnswer) -> None:
@@ -76,7 +73,7 @@ class EmbeddedOrder:
                 answer.set_result(end)
 
         self.driver.propose(proposal, ticks_of(timeout_ms), answered)
-        return await answer
+        return answer
 
     async def confirm(self, *, timeout_ms: int) -> None:
         self._check_uncontested()
@@ -122,7 +119,7 @@ class EmbeddedOrder:
         return is_contested(len(self.claims), len(self.driver.state.log.config.voters))
 
     def _check_uncontested(self) -> None:
-        if self.is_contested:
+        if self.claims and self.is_contested:
             raise OrderContested(f"{self.mesh!r}: {self._claimed()}")
 
     def _claimed(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -55,8 +55,10 @@ class FoldedEntry(msgspec.Struct, frozen=True, gc=False):
     result: object
 
 
-Folded = Callable[[Sequence[FoldedEntry] | HoldfastError], None]
-"""Gets what became of each entry, or the error after which nothing of them is applied."""
+Folded = Callable[[Iterable[FoldedEntry] | HoldfastError], None]
+"""Gets what became of each entry, which may be made as it is looked at; or the error after which
+nothing of them is applied.
+"""
 
 
 class CommitFold(Protocol):

@@ -79,9 +79,9 @@ class StoreFold:
             return
         results = future.result()
         self.applied = upto
-        folded = [
-            FoldedEntry(entry.index, result.raw_id or b"", FoldedEnvelope(entry.raw, result))
-            for entry, result in zip(entries, results, strict=True)
-        ]
-        done(folded)
+        done(map(_entry, entries, results))
         self.on_folded(results)
+
+
+def _entry(entry: CommittedEntry, result: Committed) -> FoldedEntry:
+    return FoldedEntry(entry.index, result.raw_id or b"", FoldedEnvelope(entry.raw, result))

@@ -67,6 +67,10 @@ class Coordination:
             except TimeoutError:
                 continue
 
+    def wake(self) -> None:
+        """There is something to see, before the next look is due."""
+        self._now.set()
+
     async def look(self) -> None:
         """Looks once, and does what follows."""
         begun = self._loop.time()

@@ -98,7 +98,9 @@ class EtcdOperators:
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
         raise _own_members(mesh)
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> None:
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None = None, last: bool = False
+    ) -> None:
         raise _own_members(mesh)
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None = None) -> None:

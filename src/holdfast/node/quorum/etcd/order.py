@@ -152,6 +152,7 @@ class EtcdOrder:
         if self._found is not None:
             await self._found()
             self._found = None
+            self.coordination.wake()  # its first look has found no order
         await self.fold.run()
         self.on_moved()
         return FollowState.ENDED
@@ -172,7 +173,7 @@ class EtcdOrder:
     def looked(self, end: OrderEnd, begun: float) -> None:
         self._heard(end, begun)
         if self.fold.standing().engine != "etcd":  # a neighbour has brought the end of the order
-            self.fold.closed = True
+            self.fold.close()
             self.on_moved()
             return
         if self.fold.position >= end.point.position:

@@ -75,15 +75,26 @@ class OrderFold:
     # --- who waits -----------------------------------------------------------------------------
 
     async def reached(self, position: int) -> None:
-        """Returns when everything up to a position is folded."""
+        """Returns when everything up to a position is folded; NoQuorum if that is never so, because
+        the order has ended before it.
+        """
         if self.position >= position:
             return
+        if self.closed:
+            raise order_moved(self._mesh)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reaching.append((position, waiter))
         try:
             await waiter
         finally:
             self._reaching = [one for one in self._reaching if one[1] is not waiter]
+
+    def close(self) -> None:
+        """The order has ended: what stands behind its end is nobody's."""
+        self.closed = True
+        for position, waiter in self._reaching:
+            if position > self.position and not waiter.done():
+                waiter.set_exception(order_moved(self._mesh))
 
     def expect(self, id: bytes, raw: bytes) -> asyncio.Future[Committed]:
         """What becomes of this very envelope, if it is folded from now on."""
@@ -209,8 +220,7 @@ class OrderFold:
             run = list(group)
             row = self.standing()
             if self.closed or row.engine != "etcd":
-                self.closed = True
-                return  # what stands behind the end of an order is nobody's
+                return self.close()
             if incarnation != row.incarnation:
                 await self._move(incarnation)
             await self._fold_run(run)
@@ -233,7 +243,6 @@ class OrderFold:
             work = CommitRun(self._engine.ctx, self._mesh, entries)
             results = await self._write(FOLD, work)
         self.position = run[-1].point.position
-        self.closed = self.closed or any(result.ends_order for result in results)
         for entry, result in zip(entries, results, strict=True):
             for waiter in self._expected.get((result.raw_id or b"", entry.raw), ()):
                 if not waiter.done():
@@ -241,8 +250,8 @@ class OrderFold:
         for position, reached in self._reaching:
             if position <= self.position and not reached.done():
                 reached.set_result(None)
-            elif self.closed and not reached.done():
-                reached.set_exception(order_moved(self._mesh))
+        if any(result.ends_order for result in results):
+            self.close()
         if results:
             self.on_folded(results)
 

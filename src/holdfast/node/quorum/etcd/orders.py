@@ -133,8 +133,10 @@ class EtcdOrders:
     async def end(self, mesh: str) -> None:
         order = self._orders.pop(mesh, None)
         if order is not None:
-            await order.close()
-            await order.gateway.close()
+            try:
+                await order.close()
+            finally:  # whoever ends a move may be cancelled in the middle of it
+                await order.gateway.close()
             self.on_order(mesh)
 
     async def engine_of(self, mesh: str, place: EtcdPlace) -> tuple[EtcdGateway, EtcdEngine]:

@@ -21,16 +21,30 @@ from holdfast.node.quorum.service.adoption import TaskAdoption
 from holdfast.node.quorum.service.duties import CoordinatorDuties, PeersHeard
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.operators import QuorumOperators
-from holdfast.node.quorum.service.reads import SnapshotRecorder, confirmed_read, degraded_state
+from holdfast.node.quorum.service.reads import (
+    SnapshotRecorder,
+    confirmed_read,
+    degraded_state,
+    unconfirmed,
+)
 from holdfast.node.quorum.service.strong_writes import StrongWrites
 from holdfast.node.settings import QuorumSettings
-from holdfast.rules.errors import BadValue, HoldfastError, LeaseNotHeld, NoQuorum, NoVoters
+from holdfast.rules.errors import (
+    BadValue,
+    HoldfastError,
+    LeaseNotHeld,
+    NoQuorum,
+    NoVoters,
+    OutcomeUnknown,
+)
 from holdfast.rules.limits import (
+    BACKOFF_MS_MIN,
     QUORUM_CHANGE_MS,
     QUORUM_WAIT_MS_MAX,
     SECOND_MS,
 )
 from holdfast.rules.quorum.degraded_read import DegradedRead
+from holdfast.rules.quorum.order_move import has_not_begun
 from holdfast.rules.quorum.view import LeaseRow
 
 log = logging.getLogger("holdfast.quorum")
@@ -49,6 +63,10 @@ class _Seat:
         """`before` ends what was here for another order: until then the queue is that one's."""
         self.writes, self.duties, self._before = writes, duties, before
         self.adoption = adoption
+        self.is_loaded = False
+        """The queue was read from the disk."""
+        self.news = asyncio.Event()
+        """Set when the order may be able to do what it could not do before, or is left."""
         writes.order.on_change = self._changed
         writes.order.on_folded = self._folded
         self.loading = asyncio.create_task(self._load())
@@ -57,10 +75,10 @@ class _Seat:
         """Returns True when the queue was read from the disk. What failed before is tried again.
         False if this seat was left meanwhile: there is another order by now.
         """
+        if self.is_loaded:
+            return True  # as nearly always: every write and every read asks
         loading = self.loading
         if loading.done():
-            if not loading.cancelled() and loading.exception() is None:
-                return True  # as nearly always: every write and every read asks
             loading = self.loading = asyncio.create_task(self._load())
         await asyncio.wait([loading])  # for all who wait: nobody of them may end it
         if loading.cancelled():
@@ -75,8 +93,10 @@ class _Seat:
         await self.writes.replay.load()
         self.duties.load()
         self.adoption.start()
+        self.is_loaded = True
 
     def _changed(self) -> None:
+        self.news.set()
         self.adoption.wake()
         self.writes.changed()
         self.duties.wake()
@@ -162,6 +182,7 @@ class LocalQuorum:
         """The order of a mesh is no longer here."""
         seat = self._seats.pop(mesh, None)
         if seat is not None:
+            seat.news.set()
             self._leaving[mesh] = asyncio.create_task(self._leave(mesh, seat))
 
     async def _leave(self, mesh: str, seat: _Seat) -> None:
@@ -186,6 +207,13 @@ class LocalQuorum:
             self.end(mesh)
         await asyncio.gather(*self._leaving.values(), return_exceptions=True)
 
+    def _ready(self, mesh: str) -> _Seat | None:
+        """The writes of a mesh, if they are here and its queue is loaded. NoVoters as `_seat`."""
+        seat = self._seats.get(mesh)
+        if seat is None or not seat.is_loaded or seat.writes.order is not self._orders(mesh):
+            return None
+        return seat
+
     async def _seat(self, mesh: str) -> _Seat:
         """The writes of a mesh, once its queue is loaded. NoVoters if it has no quorum."""
         while True:
@@ -197,7 +225,7 @@ class LocalQuorum:
                 raise NoQuorum(f"this node stops, and takes no more part in {mesh!r}")
 
     async def _writes(self, mesh: str) -> StrongWrites:
-        return (await self._seat(mesh)).writes
+        return (self._ready(mesh) or await self._seat(mesh)).writes
 
     # --- writes and reads --------------------------------------------------------------------
 
@@ -211,17 +239,54 @@ class LocalQuorum:
         id: str | None = None,
         timeout_ms: int | None = None,
     ) -> StrongReceipt:
-        within = _patience(timeout_ms, self.settings.commit_timeout_ms)
-        seat = await self._seat(mesh)
-        if not seat.adoption.is_done and op.startswith("task."):
-            await seat.adoption.done(within)  # else a task that is here would not be known
-        return await seat.writes.intend(op, entity, body, id, within)
+        left = within = _patience(timeout_ms, self.settings.commit_timeout_ms)
+        began = monotonic()
+        while True:
+            seat = self._ready(mesh) or await self._seat(mesh)
+            if not seat.adoption.is_done and op.startswith("task."):
+                await seat.adoption.done(left)  # else a task that is here would not be known
+            try:
+                return await seat.writes.intend(op, entity, body, id, left)
+            except (
+                NoQuorum
+            ):  # nobody has it: whoever decides next may be asked, also under a new id
+                left = within - round((monotonic() - began) * SECOND_MS)
+                if not await self._is_moving(mesh, seat, left):
+                    raise
 
     async def confirm(
         self, mesh: str, demand: ReadDemand, *, timeout_ms: int | None = None
     ) -> DegradedRead:
-        within = _patience(timeout_ms, self.settings.commit_timeout_ms)
-        return await confirmed_read(self._engine, await self._writes(mesh), demand, within)
+        left = within = _patience(timeout_ms, self.settings.commit_timeout_ms)
+        began = monotonic()
+        while True:
+            seat = self._ready(mesh) or await self._seat(mesh)
+            try:
+                return await confirmed_read(self._engine, seat.writes, demand, left)
+            except NoQuorum as error:
+                left = within - round((monotonic() - began) * SECOND_MS)
+                if not await self._is_moving(mesh, seat, left):
+                    raise unconfirmed(mesh, demand, error) from error
+            except OutcomeUnknown as error:
+                raise unconfirmed(mesh, demand, error) from error
+
+    async def _is_moving(self, mesh: str, seat: _Seat, left_ms: int) -> bool:
+        """Whether a call that one order could not decide may ask again: the mesh goes on with
+        another order, or is about to. Waits for a sign of it, and not longer than until the next
+        try is due: a member without a vote is not told when the voters are there again.
+        """
+        if left_ms <= 0 or self._closed:
+            return False
+        if self._seats.get(mesh) is not seat:
+            return True
+        row = self._engine.read("quorum.get", lambda tx: tx.quorum_get(mesh))
+        if row is None or not has_not_begun(row):
+            return False
+        seat.news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left_ms, BACKOFF_MS_MIN) / SECOND_MS):
+                await seat.news.wait()
+        return True
 
     async def lease_granted(self, mesh: str, name: str, session: bytes, *, timeout_ms: int) -> bool:
         """LeaseNotHeld if the session neither holds the lease nor waits for it."""
@@ -309,8 +374,10 @@ class LocalQuorum:
     async def add(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
         return await self._operators.add(mesh, peer, timeout_ms=timeout_ms)
 
-    async def remove(self, mesh: str, peer: str, *, timeout_ms: int | None = None) -> OrderStatus:
-        return await self._operators.remove(mesh, peer, timeout_ms=timeout_ms)
+    async def remove(
+        self, mesh: str, peer: str, *, timeout_ms: int | None = None, last: bool = False
+    ) -> OrderStatus:
+        return await self._operators.remove(mesh, peer, timeout_ms=timeout_ms, last=last)
 
     async def transfer(
         self, mesh: str, to: str | None, *, timeout_ms: int | None = None
@@ -319,6 +386,9 @@ class LocalQuorum:
 
     async def step_down(self, mesh: str) -> OrderStatus:
         return await self._operators.step_down(mesh)
+
+    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+        return await self._operators.forget_claim(mesh, peer)
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
         status = await self._operators.recover(mesh, accept_loss=accept_loss)

@@ -75,7 +75,7 @@ class IntentMaker:
                 raise IdReused(f"id {id_text(raw_id)} belongs to another write of this node")
             return Intent(envelope, known.stored, waits=True)
         intent = self._made(raw_id, op, entity, body, asked, known.lamport)
-        self._engine.ctx.read_intents.keep(intent.raw)
+        self._engine.ctx.read_intents.keep(intent.raw, intent.envelope)
         return intent
 
     def opened(self, intent: Intent) -> None:

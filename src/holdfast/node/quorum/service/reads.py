@@ -20,7 +20,7 @@ from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.api import ReadDemand
 from holdfast.node.quorum.service.lane import LoopWrite
 from holdfast.node.quorum.service.strong_writes import StrongWrites
-from holdfast.rules.errors import HoldfastError, NoQuorum, NotFresh, OutcomeUnknown, TooStale
+from holdfast.rules.errors import HoldfastError, NotFresh, TooStale
 from holdfast.rules.limits import QUORUM_COMMIT_MS
 from holdfast.rules.quorum.degraded_read import (
     DegradedRead,
@@ -38,15 +38,19 @@ log = logging.getLogger("holdfast.quorum")
 async def confirmed_read(
     engine: NodeEngine, writes: StrongWrites, demand: ReadDemand, timeout_ms: int
 ) -> DegradedRead:
-    """NotFresh or TooStale if what can be read is older than the demand allows."""
+    """NoQuorum or OutcomeUnknown if what can be read may be older than the demand allows: see
+    `unconfirmed`.
+    """
     if demand.linearizable or _is_too_old(writes, demand):
-        try:
-            await writes.order.confirm(timeout_ms=timeout_ms)
-        except (NoQuorum, OutcomeUnknown) as error:
-            kind = NotFresh if demand.linearizable else TooStale
-            raise kind(f"{writes.mesh!r}: {error.message}") from error
+        await writes.order.confirm(timeout_ms=timeout_ms)
         return fresh(engine.ctx.peer, engine.ctx.now_ms(), writes.lane.counts())
     return degraded_state(engine, writes)
+
+
+def unconfirmed(mesh: str, demand: ReadDemand, error: HoldfastError) -> NotFresh | TooStale:
+    """What a caller hears whose read nobody confirms, and why."""
+    kind = NotFresh if demand.linearizable else TooStale
+    return kind(f"{mesh!r}: {error.message}")
 
 
 def degraded_state(engine: NodeEngine, writes: StrongWrites) -> DegradedRead:

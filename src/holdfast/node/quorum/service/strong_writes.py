@@ -99,7 +99,7 @@ class StrongWrites:
         if made.waits:
             return await self._follow(made.envelope.id, timeout_ms)
         until = monotonic() + timeout_ms / SECOND_MS
-        if can_wait(op) and not await self._in_line(timeout_ms):
+        if self.replay.waiting and can_wait(op) and not await self._in_line(timeout_ms):
             return await self._without(made, NoQuorum("earlier writes of this node still wait"))
         self._maker.opened(made)
         try:

@@ -23,12 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey, VerifyKey
 
 from holdfast.rules.bus.capability import Capability, Key, Moment
 from holdfast.rules.bus.scope import JOIN_SCOPE, MESH_RIGHTS, mesh_scope
@@ -43,6 +41,9 @@ from holdfast.rules.limits import (
     LAMPORT_MAX,
 )
 from holdfast.rules.names import check_mesh, check_peer
+
+if TYPE_CHECKING:
+    from nacl.signing import SigningKey
 
 MESH_ID_BYTES: Final = 16
 MEMBER_RIGHTS: Final = ("read", "write")
@@ -301,6 +302,9 @@ def read_list(raw: bytes, mesh: str, owner: bytes) -> MemberList:
     """The list, if it is whole, of this mesh and signed by its owner, or by a key that the owner
     has said to be its own from then on. Raises BadAnswer.
     """
+    from nacl.exceptions import BadSignatureError  # here: its library takes long to load
+    from nacl.signing import VerifyKey
+
     try:
         found = _read(raw)
         if found.mesh != mesh or owner not in (found.owner, *found.earlier_owners):

@@ -24,7 +24,6 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 import msgspec
-from nacl.signing import SigningKey
 
 from holdfast.rules.bus.capability import Capability, narrow, read_capability
 from holdfast.rules.bus.meshes.member_list import ListedMember, MemberList
@@ -38,7 +37,9 @@ from holdfast.rules.errors import (
     NotTrusted,
 )
 from holdfast.rules.invites import PeerInvite
+from holdfast.rules.keys import text_of
 from holdfast.rules.limits import BUS_CAPABILITY_MS, BUS_CLOCK_SKEW_MS
+from holdfast.rules.member_names import meant_key
 
 ENDED: Final = "the invite was used up, has expired or was taken back"
 RENEW_MS: Final = BUS_CAPABILITY_MS // 2
@@ -149,6 +150,8 @@ def passed_on(invite: PeerInvite, owner: bytes, newcomer: bytes, now_ms: int) ->
     """What a newcomer shows whom a member has invited: the right to ask to join, passed on from the
     key in the invite to its own. Raises BadInput for an invite that does not fit together.
     """
+    from nacl.signing import SigningKey  # here: its library takes long to load
+
     found, key = read_capability(invite.capability), SigningKey(invite.secret)
     if found.issuer != owner or found.holder != bytes(key.verify_key):
         raise BadInput("the invite does not fit together", hint="ask for a new one")
@@ -226,9 +229,10 @@ def check_name(members: MemberList, key: bytes, name: str) -> None:
 
 
 def find_member(members: MemberList, named: str) -> ListedMember:
-    """A member by its name or by the hex digits of its key."""
+    """A member by its name or its key."""
+    key = meant_key(named, ((one.name, one.key) for one in members.members))
     for member in members.members:
-        if named in (member.name, member.key.hex()):
+        if member.key == key:
             return member
     raise NotAMember(
         f"{members.mesh!r} has no member {named!r}",
@@ -237,23 +241,21 @@ def find_member(members: MemberList, named: str) -> ListedMember:
 
 
 def find_barred(members: MemberList, named: str) -> bytes:
-    """The key of a member that the owner has removed, by its name or by the key's hex digits."""
-    found = [
-        one.key
-        for one in members.removed
-        if members.is_barred(one.key) and named in (one.name, one.key.hex())
-    ]
-    if len(found) > 1:
+    """The key of a member that the owner has removed, by its name or its key."""
+    barred = [one for one in members.removed if members.is_barred(one.key)]
+    by_name = [one.key for one in barred if one.name == named]
+    if len(by_name) > 1:
         raise BadInput(
-            f"{len(found)} keys of {named!r} were removed from {members.mesh!r}",
-            hint="name one: " + ", ".join(key.hex() for key in found),
+            f"{len(by_name)} keys of {named!r} were removed from {members.mesh!r}",
+            hint="name one: " + ", ".join(map(text_of, by_name)),
         )
-    if not found:
+    found = meant_key(named, ((one.name, one.key) for one in barred))
+    if found is None:
         raise NotAMember(
             f"{named!r} was not removed from {members.mesh!r}",
             hint=f"let it in with an invite: holdfast mesh invite {members.mesh}",
         )
-    return found[0]
+    return found
 
 
 # --- what a peer may do --------------------------------------------------------------------------

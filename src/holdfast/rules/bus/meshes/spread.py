@@ -1,6 +1,7 @@
 """How a change reaches every node of a mesh over the bus, about once each.
 
-    origin    pushes what it writes to every neighbour, at once
+    origin    pushes what it writes to every neighbour, at once and in its order: a gap before a
+              page of its own is asked for
     others    forward nothing. A moment after they got something they tell their neighbours in one
               word what they have (`TellStreams`)
     receiver  that lacks something asks one neighbour that has it (`AskEntries`), and another one if
@@ -221,13 +222,21 @@ class Spread:
                     self._word_at = now + self._word_ms * (0.5 + jitter)
         return self._want(stream, now)
 
-    def came(self, link: str, stream: StreamName, start: int, end: int, now: float) -> None:
+    def came(self, link: str, stream: StreamName, start: int, end: int, now: float) -> list[Effect]:
         """A neighbour sent these numbers, so it has them. They are being stored: nobody is asked
         for them, unless that takes too long.
         """
-        if link not in self._links:
-            return
+        neighbour = self._links.get(link)
+        if neighbour is None:
+            return []
         self.sent(link, stream, start, end)
+        if stream not in self.mine:
+            neighbour.gone.setdefault(stream, 0)  # it is new; of all others it tells first
+        pushes = neighbour.origin == stream.origin != self._us and stream in neighbour.gone
+        if pushes:
+            # It has what it wrote before that, too, but pushes it only once: what was lost on the
+            # way, or was not taken when it came, is missed now.
+            self.sent(link, stream, min(start, neighbour.gone[stream] + 1), end)
         in_hand = cover(NOTHING, start, end)
         left = [
             one._replace(
@@ -241,6 +250,7 @@ class Spread:
         if lacks:
             _take_in_hand(left, _Awaited(link, lacks, now + BUS_STORE_MS, True))
         self._set_awaited(stream, left)
+        return self._want(stream, now) if pushes else []
 
     def sent(self, link: str, stream: StreamName, start: int, end: int) -> None:
         """A neighbour was sent these numbers."""

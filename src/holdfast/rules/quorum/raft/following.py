@@ -32,7 +32,8 @@ def on_append(turn: RaftTurn, message: AppendEntries) -> None:
     if not _follow(turn, message.sender):
         return
     if message.entries:
-        turn.set(quiet=0)
+        if turn.state.quiet:
+            turn.set(quiet=0)
         if turn.state.disk == "full":
             turn.send.append(_sign_of_life(turn.state, message.sender, message.round))
             return
@@ -45,7 +46,9 @@ def on_append(turn: RaftTurn, message: AppendEntries) -> None:
     if not _take_entries(turn, prev, entries, start):
         return
     match = prev + len(entries)
-    turn.set(commit=max(turn.state.commit, min(message.commit, match)))
+    commit = min(message.commit, match)
+    if commit > turn.state.commit:
+        turn.set(commit=commit)
     answer = AppendAnswer(
         turn.state.group,
         turn.state.me,
@@ -126,7 +129,8 @@ def _follow(turn: RaftTurn, leader: int) -> bool:
         turn.alarm("two_leaders", leader)
         return False
     become_follower(turn, state.term, leader)
-    turn.set(elapsed=0)
+    if turn.state.elapsed:
+        turn.set(elapsed=0)
     return True
 
 

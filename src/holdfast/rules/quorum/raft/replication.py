@@ -67,6 +67,8 @@ def _heard(turn: RaftTurn, answer: AppendAnswer | HeartbeatAnswer) -> PeerProgre
         turn.alarm("voter_restored", peer.id)
         return None
     echoed = max(peer.echoed, answer.round)
+    if peer.active and not peer.asleep and (peer.echoed, peer.disk) == (echoed, answer.disk):
+        return peer  # as with most answers between two beats
     return turn.set_peer(peer, active=True, echoed=echoed, disk=answer.disk, asleep=False)
 
 

@@ -6,7 +6,7 @@ wait for it. Two brokers may sweep at once: each skips rows that the other has l
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from holdfast.rules.broker_rows import BrokerSwept, Mode
 from holdfast.rules.limits import (
@@ -137,25 +137,40 @@ class PostgresSweep(PostgresPart):
         return found
 
     async def cut_leases(self, now_ms: int) -> int:
-        return await self._count(_CUT, now_ms)
+        return await self._count(self._connections, _CUT, now_ms)
 
     async def sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        return await self._swept(self._connections, now_ms, most, uncounted_ms)
+
+    async def foresee_sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        async def work(con: Any) -> BrokerSwept:
+            undone = con.transaction()
+            await undone.start()
+            try:
+                return await self._swept(con, now_ms, most, uncounted_ms)
+            finally:
+                await undone.rollback()
+
+        return await self._connections.change(work)
+
+    async def _swept(self, con: Any, now_ms: int, most: int, uncounted_ms: int) -> BrokerSwept:
+        """`con` is the pool, where each statement is a transaction, or one connection."""
         old_ms = now_ms - uncounted_ms
         late = old_ms - CONSUMER_KEEP_MS_MAX
-        messages = await self._count(_MESSAGES, old_ms, most, late)
-        for mesh in await self._connections.fetch(_COVERED):
+        messages = await self._count(con, _MESSAGES, old_ms, most, late)
+        for mesh in await con.fetch(_COVERED):
             if messages < most:
                 values = (mesh["number"], mesh["to_seq"], old_ms, most - messages, late)
-                messages += await self._count(_CHANGES, *values)
+                messages += await self._count(con, _CHANGES, *values)
         mode, days = await self.mode()
         dedupe = 0
         if mode != "permanent":
             kept = old_ms - BROKER_DEDUPE_GRACE_MS
-            dedupe = await self._count(_DEDUPE, kept, most, kept - days * DAY_MS)
-        released, died = await self._release(now_ms, most)
-        invites = await self._count(_INVITES, now_ms, most)
-        snapshots = await self._uploads(now_ms, most, uncounted_ms)
-        commits = await self._count(SWEEP_COMMITS, old_ms, most)
+            dedupe = await self._count(con, _DEDUPE, kept, most, kept - days * DAY_MS)
+        released, died = await self._release(con, now_ms, most)
+        invites = await self._count(con, _INVITES, now_ms, most)
+        snapshots = await self._uploads(con, now_ms, most, uncounted_ms)
+        commits = await self._count(con, SWEEP_COMMITS, old_ms, most)
         return BrokerSwept(
             dedupe=dedupe,
             messages=messages,
@@ -166,23 +181,26 @@ class PostgresSweep(PostgresPart):
             commits=commits,
         )
 
-    async def _count(self, statement: str, *values: int) -> int:
-        return touched(await self._connections.execute(statement, *values))
+    async def _count(self, con: Any, statement: str, *values: int) -> int:
+        return touched(await con.execute(statement, *values))
 
-    async def _release(self, now_ms: int, most: int) -> tuple[int, int]:
-        rows = await self._connections.change(
-            lambda con: con.fetch(_RELEASE, now_ms, most, DELIVERED_TOO_OFTEN)
+    async def _release(self, con: Any, now_ms: int, most: int) -> tuple[int, int]:
+        values, for_good = (now_ms, most, DELIVERED_TOO_OFTEN), con is self._connections
+        rows = (
+            await con.change(lambda one: one.fetch(_RELEASE, *values))
+            if for_good
+            else await con.fetch(_RELEASE, *values)
         )
         for row in rows:
-            if row["released"]:
+            if row["released"] and for_good:
                 self._news.grew(row["slug"], 0)
         return sum(row["released"] for row in rows), sum(row["died"] for row in rows)
 
-    async def _uploads(self, now_ms: int, most: int, uncounted_ms: int) -> int:
+    async def _uploads(self, con: Any, now_ms: int, most: int, uncounted_ms: int) -> int:
         before = now_ms - uncounted_ms - DAY_MS
-        gone = [await self._count(one, before, most) for one in _ABANDONED]
+        gone = [await self._count(con, one, before, most) for one in _ABANDONED]
         for statement in _IDLE:
-            await self._count(statement, now_ms)
+            await self._count(con, statement, now_ms)
         return gone[0]
 
     async def counts(self) -> dict[str, int]:

@@ -78,6 +78,14 @@ _COUNTED: Final = (
 )
 
 
+class _Undone(Exception):
+    """Ends a transaction that only wanted to know what it would do."""
+
+    def __init__(self, swept: BrokerSwept) -> None:
+        super().__init__()
+        self.swept = swept
+
+
 class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
     _looked_at = (0, 0)
     """How far the sweep has looked through the messages of queues: time and place."""
@@ -99,7 +107,19 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
             self.empty_wal()
         return swept
 
-    def _sweep(self, now_ms: int, most: int, uncounted_ms: int) -> BrokerSwept:
+    async def foresee_sweep(self, now_ms: int, most: int, uncounted_ms: int = 0) -> BrokerSwept:
+        looked_at = self._looked_at
+        try:
+            self._sweep(now_ms, most, uncounted_ms, undo=True)
+        except _Undone as foreseen:
+            return foreseen.swept
+        finally:
+            self._looked_at = looked_at
+        raise AssertionError("it was not undone")
+
+    def _sweep(
+        self, now_ms: int, most: int, uncounted_ms: int, *, undo: bool = False
+    ) -> BrokerSwept:
         with self.writing() as con:
             old_ms = now_ms - uncounted_ms
             late = old_ms - CONSUMER_KEEP_MS_MAX
@@ -119,6 +139,8 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
                 removed=self._clear_removed(most),
                 commits=self.sweep_commits(old_ms, most),
             )
+            if undo:
+                raise _Undone(swept)
         return swept
 
     def _old_queued(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:

@@ -165,6 +165,7 @@ class ThreadedBrokerStore:
     commit_state = _writes(SqliteBrokerStore.commit_state)
     cut_leases = _writes(SqliteBrokerStore.cut_leases)
     sweep = _writes(SqliteBrokerStore.sweep)
+    foresee_sweep = _writes(SqliteBrokerStore.foresee_sweep)
     repair_orphans = _writes(SqliteBrokerStore.repair_orphans)
     set_mode = _writes(SqliteBrokerStore.set_mode)
     claim = _writes(SqliteBrokerStore.claim)

@@ -26,6 +26,11 @@ _MANY: Final = (
     f"SELECT {', '.join(f'entity.{name}' for name in _COLUMNS)} FROM json_each(?3) AS wanted "
     "CROSS JOIN entity ON entity.mesh = ?1 AND entity.type = ?2 AND entity.id = wanted.value"
 )
+_REVISION_ONE: Final = "SELECT revision FROM entity WHERE mesh = ? AND type = ? AND id = ?"
+_REVISIONS_NOW: Final = (
+    "SELECT entity.id, entity.revision FROM json_each(?3) AS wanted "
+    "CROSS JOIN entity ON entity.mesh = ?1 AND entity.type = ?2 AND entity.id = wanted.value"
+)
 _PUT: Final = (
     f"INSERT INTO entity (mesh, {', '.join(_COLUMNS)}) "
     f"VALUES (?, {', '.join('?' * len(_COLUMNS))}) ON CONFLICT (mesh, type, id) DO UPDATE SET "
@@ -59,6 +64,16 @@ def _revision(found: Any) -> RevisionRow:
     return RevisionRow(type, id, revision, number, bool(deleted), bool(whole))
 
 
+def _by_type(keys: Sequence[EntityKey]) -> list[tuple[str, str]]:
+    """Each type, with the ids that are wanted of it as JSON: without it, because to take a pair of
+    texts apart costs SQLite more than to find the row.
+    """
+    by_type: dict[str, list[str]] = {}
+    for type, id in keys:
+        by_type.setdefault(type, []).append(id)
+    return [(type, msgspec.json.encode(ids).decode()) for type, ids in by_type.items()]
+
+
 class EntityReads:
     _con: apsw.Connection
 
@@ -71,16 +86,24 @@ class EntityReads:
             # A query for a list costs as much as eight for one: it has to be read by SQLite.
             few = [row for key in keys if (row := self.entity_get(mesh, *key)) is not None]
             return {(row.type, row.id): row for row in few}
-        by_type: dict[str, list[str]] = {}
-        for type, id in keys:
-            by_type.setdefault(type, []).append(id)
         many = {}
-        for type, ids in by_type.items():
-            # The ids alone: to take a pair of texts apart costs SQLite more than to find the row.
-            wanted = msgspec.json.encode(ids).decode()
+        for type, wanted in _by_type(keys):
             for found in self._con.execute(_MANY, (mesh, type, wanted)):
                 many[type, found[1]] = _entity(found)
         return many
+
+    def entity_revision_many(self, mesh: str, keys: Sequence[EntityKey]) -> dict[EntityKey, int]:
+        found: dict[EntityKey, int] = {}
+        if len(keys) <= FEW:
+            for key in keys:
+                revision = self._con.execute(_REVISION_ONE, (mesh, *key)).get
+                if revision is not None:
+                    found[key] = revision
+            return found
+        for type, wanted in _by_type(keys):
+            for id, revision in self._con.execute(_REVISIONS_NOW, (mesh, type, wanted)):
+                found[type, id] = revision
+        return found
 
     def entity_list(
         self, mesh: str, type: str, after: str, limit: int, *, live_only: bool = True

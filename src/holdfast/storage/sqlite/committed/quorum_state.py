@@ -10,9 +10,9 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from holdfast.rules.quorum.commit_record import intent_of, void_intent
 from holdfast.rules.quorum.degraded_read import SharedSnapshot
 from holdfast.rules.quorum.fence import FenceToken, parse_token
-from holdfast.rules.quorum.known_intents import intent_of, void_intent
 from holdfast.rules.quorum.state_rows import (
     LOST,
     STAGED,
@@ -67,6 +67,11 @@ _KNOWN: Final = (
 )
 
 
+_ANY_BETWEEN: Final = (
+    "SELECT EXISTS (SELECT 1 FROM quorum_commit INDEXED BY quorum_commit_id "
+    "WHERE mesh = ?1 AND id BETWEEN ?2 AND ?3) "
+    "OR EXISTS (SELECT 1 FROM quorum_void WHERE mesh = ?1 AND id BETWEEN ?2 AND ?3)"
+)
 _KNOWN_ONE: Final = (
     "SELECT record FROM quorum_commit INDEXED BY quorum_commit_id WHERE mesh = ? AND id = ?"
 )
@@ -165,6 +170,14 @@ class CommittedReads(EntityReads):
             id: void_intent(id, record) if void else intent_of(record)
             for id, record, void in self._con.execute(_KNOWN, (mesh, wanted))
         }
+
+    def intents_are_new(self, mesh: str, ids: Sequence[bytes]) -> bool:
+        # Ids begin with their time, and intents are committed soon after they are made. So most
+        # runs lie behind all that was committed, and two looks tell.
+        least, most = min(ids), max(ids)
+        if not self._con.execute(_ANY_BETWEEN, (mesh, least, most)).get:
+            return True
+        return not self.intents_known(mesh, ids)
 
     def _intent(self, mesh: str, id: bytes) -> IntentRecord | None:
         record = self._con.execute(_KNOWN_ONE, (mesh, id)).get

@@ -55,7 +55,7 @@ def absorb(path: Path) -> None:
 class _Pages:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        header = file.read(_HEADER_BYTES)
+        header = file.read(_HEADER_BYTES).ljust(_HEADER_BYTES, b"\0")
         size = int.from_bytes(header[16:18], "big")
         self._size = 65536 if size == 1 else size
         if self._size < 512 or self._size & (self._size - 1):

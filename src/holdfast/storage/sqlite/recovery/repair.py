@@ -15,7 +15,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ import msgspec
 from holdfast.rules.errors import BadVector, StoreCorrupt
 from holdfast.rules.frontier import Frontier
 from holdfast.rules.limits import CHUNK_ROWS
+from holdfast.rules.mesh_end import ENDS
 from holdfast.rules.recorded import ClockTurn, with_turn
 from holdfast.rules.vectors import Model
 from holdfast.storage.files.durable import drafting
@@ -33,6 +35,7 @@ from holdfast.storage.sqlite.committed.audit import COUNT_ANEW
 from holdfast.storage.sqlite.connection import connect
 from holdfast.storage.sqlite.log import note_turns
 from holdfast.storage.sqlite.recovery import delivery_rows, trust_rows
+from holdfast.storage.sqlite.recovery.chunked import chunks, named, transaction
 from holdfast.storage.sqlite.recovery.entries import WholeEntries
 from holdfast.storage.sqlite.recovery.pages import absorb, scan_pages
 from holdfast.storage.sqlite.recovery.salvage import Salvage, copy_with_wal, damaged
@@ -54,6 +57,10 @@ _AUDIT: Final = 17
 """The migration that brings audit streams."""
 _TELEMETRY: Final = 18
 """The migration that brings telemetry."""
+_ENDED: Final = 19
+"""The migration that brings the end of meshes."""
+_BURIED_TASKS: Final = 20
+"""The migration that brings the names of forgotten tasks."""
 _MESHES: Final = ("log", *FOLDED, "peer")
 
 
@@ -99,7 +106,7 @@ def roll_back(path: Path, to: int) -> list[int]:
     """Takes the schema back to a version, and the search index with the vectors it belongs to."""
     with closing(connect(path)) as connection:
         if to < _VECTORS <= migrations.version(connection):
-            with _transaction(connection):
+            with transaction(connection):
                 ids: list[Any] = connection.execute("SELECT id FROM vector_model").fetchall()
                 for (id,) in ids:
                     vector_index.drop_table(connection, id)
@@ -134,7 +141,15 @@ class _Repair:
         self._log()
         for table in ("meta", "mesh", "forgotten", "consumer", "job", "conflict", "warning"):
             self._table(table, self._plain(table))
-        for table in ("peer", "blob", "vector_model", "buried", "telemetry"):
+        for table in (
+            "peer",
+            "blob",
+            "vector_model",
+            "buried",
+            "telemetry",
+            "ended_mesh",
+            "buried_task",
+        ):
             self._table(table, self._plain(table))
         for table in (*trust_rows.TABLES, *trust_rows.SHARED, *trust_rows.RIGHTS):
             self._table(table, self._neighbour(table))
@@ -148,30 +163,37 @@ class _Repair:
             self._table(table, self._folded(table))
         if not self.result.whole_log:
             self._table("state_seen", self._plain("state_seen"))
-        with _transaction(self._target):
+        with transaction(self._target):
             self._turns()
             self._meshes()
             self._lineage()
             self._target.execute(COUNT_ANEW)
             self._fact_objects()
             self._blobs()
-        with _transaction(self._target):
+        with transaction(self._target):
             self._index()
         self._count_lost(self._known_head)
-        with _transaction(self._target):
+        with transaction(self._target):
             saved = self.result.tables["log"]
             trust_rows.settle_rows(self._target, lost=saved.damaged or saved.lost > 0)
         self._tell()
-        with _transaction(self._target):
+        with transaction(self._target):
             self._deliver()
         return self.result
+
+    @cached_property
+    def _ended(self) -> set[Any]:
+        """Meshes that were deleted and have not come back."""
+        back = {fields.get("slug") for fields in named(Salvage(self._source, "mesh"))}
+        ended = {fields.get("mesh") for fields in named(Salvage(self._source, "ended_mesh"))}
+        return ended - back
 
     # --- the log -----------------------------------------------------------------------------
 
     def _log(self) -> None:
         found = Salvage(self._source, "log")
         saved = self.result.tables["log"] = Saved()
-        self._take_entries(_named(found))
+        self._take_entries(named(found))
         if found.damaged or self._wal_broken:
             self._take_entries(self._carved(absorb))
         if self._wal_broken:
@@ -187,12 +209,14 @@ class _Repair:
         self.result.whole_log = self._first == 1 and saved.lost == 0
 
     def _take_entries(self, entries: Iterator[Fields]) -> None:
-        for chunk in _chunks(entries):
-            with _transaction(self._target):
+        for chunk in chunks(entries):
+            with transaction(self._target):
                 for fields in chunk:
                     entry = self._entries.entry(fields)
                     if entry is None:
                         self._harmed = True
+                    elif entry["mesh"] in self._ended:
+                        continue  # free pages still hold what was deleted
                     elif self._insert("log", entry):
                         self._offsets.append(entry["offset"])
 
@@ -201,7 +225,7 @@ class _Repair:
         brings what the WAL holds into a copy of the database.
         """
         columns = self._columns("log")
-        ids = (fields["id"] for fields in _named(Salvage(self._source, "forgotten")))
+        ids = (fields["id"] for fields in named(Salvage(self._source, "forgotten")))
         gone = {id for id in ids if isinstance(id, bytes)}
         with drafting(self._old.parent) as draft:
             # Reading the file beside SQLite drops its locks; nobody else is there to be kept out.
@@ -220,8 +244,8 @@ class _Repair:
     def _close_holes(self) -> None:
         """From the beginning on: an entry only ever moves down, to a place that is free by then."""
         pairs = zip(self._offsets, range(self._first, self._end + 1), strict=True)
-        for chunk in _chunks(pair for pair in pairs if pair[0] != pair[1]):
-            with _transaction(self._target):
+        for chunk in chunks(pair for pair in pairs if pair[0] != pair[1]):
+            with transaction(self._target):
                 self._target.executemany("UPDATE log SET offset = ?2 WHERE offset = ?1", chunk)
 
     def _turns(self) -> None:
@@ -245,7 +269,7 @@ class _Repair:
 
     def _truncated_to(self) -> int:
         """The last offset that a sweep took, as far as its ids are remembered."""
-        offsets = (fields["offset"] for fields in _named(Salvage(self._source, "forgotten")))
+        offsets = (fields["offset"] for fields in named(Salvage(self._source, "forgotten")))
         return max((at for at in offsets if is_sound("log", {"offset": at})), default=0)
 
     @property
@@ -267,8 +291,8 @@ class _Repair:
     def _table(self, table: str, fit: Callable[[Fields], Fields | None]) -> None:
         found = Salvage(self._source, table)
         saved = self.result.tables[table] = Saved()
-        for chunk in _chunks(_named(found)):
-            with _transaction(self._target):
+        for chunk in chunks(named(found)):
+            with transaction(self._target):
                 for fields in chunk:
                     fitting = fit(fields)
                     if fitting is not None:
@@ -289,6 +313,8 @@ class _Repair:
             **dict.fromkeys(("buried", "state_seen"), _LINEAGE),
             "audit": _AUDIT,
             "telemetry": _TELEMETRY,
+            "ended_mesh": _ENDED,
+            "buried_task": _BURIED_TASKS,
         }
         return migrations.version(self._source) < since.get(table, 0)
 
@@ -430,9 +456,9 @@ class _Repair:
             lamport = "last_lamport" if table == "peer" else "lamport"
             self._target.execute(
                 "INSERT INTO mesh (slug, name, kind, created_at, updated_at) "
-                f"SELECT DISTINCT mesh, mesh, 'personal', ?1, ?1 FROM {table} WHERE true "
+                f"SELECT DISTINCT mesh, mesh, 'personal', ?1, ?1 FROM {table} WHERE mesh <> ?2 "
                 "ON CONFLICT (slug) DO NOTHING",
-                (self._now_ms,),
+                (self._now_ms, ENDS),
             )
             self._target.execute(
                 "UPDATE mesh SET lamport = max(lamport, coalesce("
@@ -559,33 +585,6 @@ def _with_clocks(fields: Fields) -> Fields:
     counters = ("lamport", "seq", "forgotten_lamport", "broker_epoch", "broker_seq")
     harmed = [c for c in counters if c in fields and not is_sound("mesh", {c: fields[c]})]
     return {**fields, **dict.fromkeys(harmed, 0)}
-
-
-def _named(found: Salvage) -> Iterator[Fields]:
-    for row in found:
-        yield dict(zip(found.columns, row, strict=True))
-
-
-def _chunks(items: Any) -> Iterator[list[Any]]:
-    chunk = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == CHUNK_ROWS:
-            yield chunk
-            chunk = []
-    yield chunk
-
-
-@contextmanager
-def _transaction(connection: apsw.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _model(identity: list[Any]) -> Model | None:

@@ -1,0 +1,3 @@
+ALTER TABLE mesh DROP COLUMN task_floor;
+DROP INDEX task_ended;
+DROP TABLE buried_task;

@@ -1,0 +1,2 @@
+ALTER TABLE file DROP COLUMN created_at;
+ALTER TABLE memory DROP COLUMN created_at;
