@@ -224,7 +224,7 @@ def _fetch(package: Packed, folder: Path) -> None:
     """
     npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     done = subprocess.run(
-        [*_node(), str(npm), "pack", f"{package.name}@{package.version}", "--silent"],
+        [*_node(), str(npm), "pack", f"{package.name}@{package.version}", "--loglevel=error"],
         cwd=folder,
         capture_output=True,
         text=True,
