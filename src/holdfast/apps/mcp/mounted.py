@@ -5,12 +5,14 @@ refused before anything is read of what it sends. A session (only the older prot
 belongs to the token that opened it, and each of its calls is made with the token that came with the
 call, so a token that is taken back ends what can be done at once.
 
-The SDK takes half a second and 40 MB, so a daemon loads it when the first agent comes.
+The SDK takes half a second and 40 MB, so a daemon loads it when the first agent comes: in a thread,
+and without the collector of garbage, or that would go over all of it meanwhile and stop everybody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -136,9 +138,10 @@ class _RequestReaches:
 
 def _loaded() -> Callable[..., Any]:
     """Makes the server and what keeps its sessions; it takes a while to load, so in a thread."""
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    with _uncollected():
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    from holdfast.apps.mcp.server import AgentServer
+        from holdfast.apps.mcp.server import AgentServer
 
     def make(
         reaches: _RequestReaches, opens: Any
@@ -153,6 +156,21 @@ def _loaded() -> Callable[..., Any]:
         return server, manager
 
     return make
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is loaded here stays until the end, and is never looked through for garbage: that would
+    hold up every thread for tens of milliseconds, and for longer on a busy machine.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
 
 
 def _owner(caller: Caller) -> Any:

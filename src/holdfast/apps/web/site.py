@@ -26,6 +26,7 @@ from holdfast.apps.web.counted import Counted
 from holdfast.apps.web.live.changes import Changes
 from holdfast.apps.web.live.channel import Channels
 from holdfast.apps.web.live.lags import LagRecord
+from holdfast.apps.web.live.open_pages import OpenPages
 from holdfast.apps.web.live.stream import LiveParts, stream
 from holdfast.apps.web.login.codes import Codes
 from holdfast.apps.web.login.sessions import BrowserSession, BrowserSessions
@@ -103,6 +104,7 @@ class Site:
         self.codes = Codes(served.now_ms, os.urandom)
         self.sessions = BrowserSessions(served.kept, served.now_ms, os.urandom)
         self.channels = Channels(served.changes)
+        self._open_pages = OpenPages()
         self.counted = Counted(served.changes)
         self._renderer: Renderer | None = None
         self._form_mark = secrets.token_hex(16)
@@ -317,7 +319,13 @@ class Site:
             values = await self._values(view, at, form_token=self._form_mark)
             return self.renderer.parts(page.template, page.live, values)
 
+        free = self._open_pages.take(self.caller(session.proof))
         onlooker = self.channels.join(key, make, page.wakes)
+
+        def leave() -> None:
+            self.channels.leave(key, onlooker)
+            free()
+
         sending = stream(
             self.channels,
             key,
@@ -326,7 +334,7 @@ class Site:
             lambda html: html.replace(self._form_mark, session.form_token),
         )
         headers = {**answers.HEADERS, **answers.PRIVATE}
-        return LiveParts(onlooker, sending, headers, lambda: self.channels.leave(key, onlooker))
+        return LiveParts(onlooker, sending, headers, leave)
 
     # --- forms ---------------------------------------------------------------------------------
 

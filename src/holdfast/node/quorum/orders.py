@@ -160,9 +160,10 @@ class NodeOrders:
     async def remove(
         self, mesh: str, peer: str, *, timeout_ms: int | None, last: bool
     ) -> OrderStatus:
-        status = self.order(mesh).status
+        before = self.order(mesh)
         await self._operators(mesh).remove(mesh, peer, timeout_ms=timeout_ms, last=last)
-        return status()
+        # With the last vote the order that it belonged to is gone: what it says is past.
+        return (self.order(mesh) if last else before).status()
 
     async def transfer(self, mesh: str, to: str | None, *, timeout_ms: int | None) -> OrderStatus:
         await self._operators(mesh).transfer(mesh, to, timeout_ms=timeout_ms)

@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.rules import limits
 from holdfast.rules.errors import HoldfastError, NoRoute, StoreClosed, WrongMethod
 from holdfast.service.http.errors import internal, refusal
-from holdfast.service.http.parts import Part
+from holdfast.service.http.parts import INSIDE, Part
 from holdfast.service.http.request import ClientGone, check_path, is_own, refuse_secrets
 from holdfast.service.http.route import Route, ServedApp
 from holdfast.transport.http_protocol import ABORT
@@ -105,9 +105,12 @@ class HttpApp:
             await response(scope, exchange.receive, exchange.send)
 
     async def _rest(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Requests at a path where no call is: of the part with the longest prefix, if any."""
+        """Requests at a path where no call is: of the part with the longest prefix, if any. A part
+        that asks for such a path means a call that is not there: it gets no page of the console.
+        """
         path = scope["path"]
-        found = [part for part in self.parts if part.takes(path)]
+        is_inside = scope.get(INSIDE, False)
+        found = [part for part in self.parts if part.takes(path) and not is_inside]
         refuse_secrets(scope)
         if not found:
             raise NoRoute(f"this node has nothing at {path}")

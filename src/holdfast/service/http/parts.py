@@ -26,6 +26,8 @@ from holdfast.transport.http_server import LISTENER
 if TYPE_CHECKING:
     from holdfast.service.http.app import HttpApp
 
+INSIDE: Final = "holdfast.inside"
+"""In the scope of a call that a part makes: no part answers it."""
 _PATH: Final = "/:@!$&'()*+,;=-._~"
 """What stands in a path as it is."""
 
@@ -98,6 +100,7 @@ async def ask(
         "root_path": "",
         "headers": [(name.lower().encode(), text.encode("latin-1")) for name, text in told.items()],
         LISTENER: listener,
+        INSIDE: True,
         ENDED: lambda: False,
     }
     collected = _Collected(body)
