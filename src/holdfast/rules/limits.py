@@ -304,6 +304,10 @@ CONSOLE_DIFF_LINES: Final = 400
 """Two values are compared line by line up to so many lines; longer ones stand below each other."""
 CONSOLE_FILE_PART: Final = 64 * KIB
 """So many bytes of a file stand on one page of the console; there is a link to more."""
+CONSOLE_RUNS: Final = 100
+"""Runs into the lake, and runs of its audits, that its page of the console draws."""
+CONSOLE_RUNS_LISTED: Final = 10
+"""So many of the runs stand in its table."""
 CONSOLE_MESHES_MAX: Final = 50
 """Meshes that the first page of the console counts; the others stand at the side."""
 LONG_POLLS_MAX: Final = 1024

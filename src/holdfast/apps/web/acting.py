@@ -35,11 +35,18 @@ async def act(site: Site, scope: Scope, receive: Receive, session: BrowserSessio
     action = site.served.actions.get(name)
     if action is None:
         raise NoRoute(f"the console has no form at {scope['path']}")
+    if action.takes_file and "x-form-token" in Headers(scope=scope):
+        from holdfast.apps.web import uploading
+
+        return await uploading.share(site, scope, receive, session, action)
     form = await site.form(scope, receive)
     shown = form.pop("form_token", "") or Headers(scope=scope).get("x-form-token", "")
     if not session.check_form(shown):
         raise NotGranted("this form is not of your session", hint="go back, and reload the page")
     at = answers.own_path(form.pop("at", "/"))
+    if action.takes_file:
+        command = as_command(action.command, form)
+        raise BadInput("a file is sent by a script, and none runs here", hint=f"use: {command}")
     if action.asks and form.pop("sure", "") != "yes":
         return _ask_first(site, session, action, form, at)
     try:
@@ -63,6 +70,8 @@ async def _do(site: Site, session: BrowserSession, action: Action, form: Mapping
     view = site.view(session.proof, found[0], {}, {})
     method, path = action.address(form)
     body = action.body(form)
+    if action.makes is not None:
+        body |= await action.makes(form)
     sends = bool(body) or (method in ("POST", "PUT") and bool(action.fields or action.fixed))
     return await view.call(
         method, path, query=action.query(form), body=body if sends else msgspec.UNSET

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.apps.web.view import PageView
 
 Load = Callable[["PageView"], Awaitable[Mapping[str, Any]]]
+Makes = Callable[[Mapping[str, str]], Awaitable[Mapping[str, Any]]]
 Take = Callable[[str], Any]
 """Makes of a field of a form what the call gets; raises ValueError if it cannot."""
 _NAMED: Final = re.compile(r"\{(\w+)\}")
@@ -127,6 +128,11 @@ class Action:
     """What the body says besides."""
     asks: str = field(default="", kw_only=True)
     """What is asked before it is done: for what cannot be undone."""
+    makes: Makes | None = field(default=None, kw_only=True)
+    """Makes of the form what the body says besides and takes a while, as a vector of a text."""
+    takes_file: bool = field(default=False, kw_only=True)
+    """The body of the form is the content of a file, and its fields stand in the address: a script
+    sends it (`uploading`)."""
     each: str = field(default="", kw_only=True)
     """A field that may name several: the call is made for each of them. What is refused of them is
     told, and stops nobody else's."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope
 
 from holdfast.rules.errors import OverLimit
 from holdfast.rules.limits import PART_ANSWER_BYTES_MAX
@@ -84,11 +84,15 @@ async def ask(
     query: Iterable[tuple[str, str]] = (),
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
+    receive: Receive | None = None,
 ) -> PartAnswer:
     """Makes a call of the API in this process. `listener` and `headers` say who calls, as those of
-    a request would: the kind of the listener and the token. `path` is not percent-encoded.
+    a request would: the kind of the listener and the token. `path` is not percent-encoded. With
+    `receive` the body is what comes there, as it comes; its length stands in the headers.
     """
-    told = {"content-length": str(len(body)), **(headers or {})}
+    told = dict(headers or {})
+    if receive is None:
+        told["content-length"] = str(len(body))
     scope: dict[str, Any] = {
         "type": "http",
         "http_version": "1.1",
@@ -105,7 +109,7 @@ async def ask(
     }
     collected = _Collected(body)
     scope[ABORT] = collected.abort
-    await app(scope, collected.receive, collected.send)
+    await app(scope, receive or collected.receive, collected.send)
     if collected.cut:
         raise OverLimit(
             f"the answer to {method} {path} is cut off, or has more than {PART_ANSWER_BYTES_MAX} "

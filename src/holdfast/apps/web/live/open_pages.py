@@ -19,8 +19,8 @@ class OpenPages:
         self._open: Counter[str] = Counter()
 
     def take(self, caller: Caller) -> Callable[[], None]:
-        """A place for one page; what comes back frees it, and is called once. Raises TooMany if this
-        token, or all together, have as many as they may. What the own user opens is not counted here.
+        """A place for one page; what comes back frees it, and is called once. Raises TooMany if
+        this token, or all together, have as many as they may. The own user's are not counted here.
         """
         if caller.is_local:
             return lambda: None

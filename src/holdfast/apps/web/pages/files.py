@@ -109,6 +109,16 @@ DELETE: Final = Action(
     tone="danger",
 )
 
+SHARE: Final = Action(
+    "file.share",
+    label="Share",
+    call="PUT /v1/meshes/{mesh}/files/{path}",
+    command="holdfast file share {path} --from FILE --mesh {mesh}",
+    done="{path} is shared.",
+    takes_file=True,
+    tone="main",
+)
+
 PAGES: Final = (
     ConsolePage(
         path="/meshes/{mesh}/files",
@@ -118,7 +128,7 @@ PAGES: Final = (
         live=("rows",),
         wakes=("log", "store"),
         tab="Files",
-        actions=(DELETE,),
+        actions=(SHARE, DELETE),
     ),
     ConsolePage(
         path="/meshes/{mesh}/file",

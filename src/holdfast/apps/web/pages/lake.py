@@ -8,14 +8,16 @@ not started for a page.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.apps.web.page import ConsolePage
 from holdfast.apps.web.view import PageView
 from holdfast.rules.errors import HoldfastError
+from holdfast.rules.limits import CONSOLE_RUNS, CONSOLE_RUNS_LISTED, SECOND_MS
 
 if TYPE_CHECKING:
+    from holdfast.pipeline.jobs.recent import LakeRun, RecentAudits
     from holdfast.pipeline.jobs.status import LakeStatus, TableStatus
 
 _LAYERS: Final = {
@@ -25,6 +27,9 @@ _LAYERS: Final = {
     "": "What the runs remember",
 }
 _FOUND: Final = "gold/findings"
+_OF_RUN: Final = {"new": "new", "again": "seen again", "quarantined": "quarantined"}
+_OF_AUDIT: Final = {"findings": "findings", "notices": "notices"}
+"""The lines of plots, by field."""
 
 
 async def lake(view: PageView) -> Mapping[str, Any]:
@@ -34,7 +39,7 @@ async def lake(view: PageView) -> Mapping[str, Any]:
         return {"place": None, "trouble": None, "mine": True}
     head = (await view.get("/v1/log"))["head"]
     try:
-        found = await asyncio.to_thread(_status, view.lake)
+        found, runs, audits = await asyncio.to_thread(_looked_at, view.lake)
     except HoldfastError as error:
         return {"place": view.lake, "trouble": error, "mine": True}
     tables = {table.table: table for table in found.tables}
@@ -44,6 +49,10 @@ async def lake(view: PageView) -> Mapping[str, Any]:
         "trouble": None,
         "mine": True,
         "lake": found,
+        "runs": runs[:CONSOLE_RUNS_LISTED],
+        "runs_plot": _plot([(run.at_ms, run) for run in runs], _OF_RUN),
+        "audits": audits,
+        "audits_plot": _plot([(run.at_ms, run) for run in audits.runs], _OF_AUDIT),
         "layers": [_layer(name, told, found) for name, told in _LAYERS.items()],
         "findings": tables[_FOUND].rows if _FOUND in tables else None,
         "audited_at": tables[_FOUND].changed_at if _FOUND in tables else None,
@@ -52,11 +61,29 @@ async def lake(view: PageView) -> Mapping[str, Any]:
     }
 
 
-def _status(place: str) -> LakeStatus:
+def _looked_at(place: str) -> tuple[LakeStatus, Sequence[LakeRun], RecentAudits]:
     """Raises NoPackage where those of the pipeline are not installed, and what a lake refuses."""
     from holdfast import pipeline
 
-    return pipeline.status(pipeline.Lake.open(place), ask=False)
+    lake = pipeline.Lake.open(place)
+    status = pipeline.status(lake, ask=False)
+    from holdfast.pipeline.jobs.recent import last_audits, last_runs
+
+    return status, last_runs(lake, CONSOLE_RUNS), last_audits(lake, CONSOLE_RUNS)
+
+
+def _plot(rows: Sequence[tuple[int, object]], lines: Mapping[str, str]) -> dict[str, Any] | None:
+    """What a plot shows of rows that come with the newest first; None until there is a line."""
+    oldest_first = list(reversed(rows))
+    if len(oldest_first) < 2:
+        return None
+    return {
+        "at": [at_ms / SECOND_MS for at_ms, _ in oldest_first],
+        "lines": [
+            {"name": name, "values": [getattr(row, field) for _, row in oldest_first]}
+            for field, name in lines.items()
+        ],
+    }
 
 
 def _layer(name: str, told: str, found: LakeStatus) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Vectors: the models they are stored under, and what is nearest to a vector.
+"""Vectors: the models they are stored under, and what is nearest to a vector, or to a text where
+this machine has the model that makes vectors of texts.
 
 A vector is sent in a form, not in an address: those of real models are too long for one.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from holdfast.apps.web import embedding
 from holdfast.apps.web.page import Action, ConsolePage, Field, json_value, number
 from holdfast.apps.web.view import PageView
 from holdfast.node.calls.wires import read_model_text
@@ -18,7 +20,23 @@ _FIELDS: Final = ("provider", "name", "version", "dim", "quantization")
 async def vectors(view: PageView) -> Mapping[str, Any]:
     mesh = view.param("mesh")
     found = (await view.get(f"/v1/meshes/{mesh}/models"))["items"]
-    return {"models": [{**row, "text": text_of(row)} for row in found]}
+    ours = None
+    if embedding.is_there():
+        from holdfast.pipeline.minilm import MODEL
+
+        ours = embedding.as_call(MODEL)
+        ours["text"] = text_of(ours)
+    return {"models": [{**row, "text": text_of(row)} for row in found], "ours": ours}
+
+
+async def _to_search(form: Mapping[str, str]) -> Mapping[str, Any]:
+    model, numbers = await embedding.vector_of(form)
+    return {"model": model, "query": numbers}
+
+
+async def _to_store(form: Mapping[str, str]) -> Mapping[str, Any]:
+    model, numbers = await embedding.vector_of(form)
+    return {"model": model, "embedding": numbers, "content": form["text"].strip()}
 
 
 def text_of(row: Mapping[str, Any]) -> str:
@@ -46,6 +64,26 @@ SEARCH: Final = Action(
     shows="near.html",
     tone="main",
 )
+SEARCH_TEXT: Final = Action(
+    "vector.search_text",
+    label="What is near",
+    call="POST /v1/meshes/{mesh}/vector-search",
+    command="holdfast vector search --text {text}[ --limit {limit}] --mesh {mesh}",
+    fields={"limit": Field(take=number)},
+    makes=_to_search,
+    shows="near.html",
+    tone="main",
+)
+STORE_TEXT: Final = Action(
+    "vector.store_text",
+    label="Store",
+    call="PUT /v1/meshes/{mesh}/vectors/{key}",
+    command="holdfast vector store {key} --text {text} --mesh {mesh}",
+    done="{key} is found by its meaning now.",
+    makes=_to_store,
+    asks="Store this text under {key}? What this node has under that key is replaced.",
+    tone="main",
+)
 DELETE: Final = Action(
     "vector.delete",
     label="Delete",
@@ -67,6 +105,6 @@ PAGES: Final = (
         live=("collections",),
         wakes=("log",),
         tab="Vectors",
-        actions=(SEARCH, DELETE),
+        actions=(SEARCH, SEARCH_TEXT, STORE_TEXT, DELETE),
     ),
 )
