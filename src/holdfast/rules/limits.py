@@ -282,6 +282,10 @@ CONSOLE_QUERY_CHARS_MAX: Final = 16 * KIB
 """The longest query in an address of the console; a longer one is refused."""
 CONSOLE_VALUE_CHARS: Final = 4_000
 """A value on a page of the console is cut behind this, with a link to all of it."""
+CONSOLE_EDIT_CHARS: Final = 64 * KIB
+"""A longer value is not put into a form of the console; the page names the commands."""
+CONSOLE_VERSION_CHARS: Final = 1_000
+"""A longer version of a memory is not brought back by a button in its list."""
 CONSOLE_ROWS: Final = 100
 """Rows of a list on one page of the console; there is a link to more."""
 CONSOLE_CONFLICTS: Final = 20

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.apps.web.page import as_command
+from holdfast.apps.web.page import Action, as_command
+from holdfast.apps.web.pages.all import NODE_PAGES
+from holdfast.apps.web.pages.broker import BROKER_PAGES
 from holdfast.rules import limits
+from support.command_words import parses
 from support.console import ConsoleInThread, console_up
 from support.daemon import make_home
 
@@ -123,3 +128,23 @@ def test_U5_a_command_is_quoted_for_a_shell() -> None:
     said = as_command(command, {"name": "a; rm -rf /", "reads": "* team", "days": ""})
     assert said == "holdfast token add 'a; rm -rf /' --reads '*' --reads team"
     assert as_command(command, {}) == "holdfast token add NAME"
+
+
+CHOSEN = {"kept": "int8", "grants": "read send", "kind": "--json-value"}
+"""What a command takes of a few; anything else may be a number."""
+ACTIONS = {one.name: one for page in (*NODE_PAGES, *BROKER_PAGES) for one in page.actions}
+NAMES = (re.findall(r"[{ ](\w+)\}", one.command) for one in ACTIONS.values())
+SHOWN = {name: CHOSEN.get(name, "7") for names in NAMES for name in names}
+
+
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
+def test_U5_an_action_asks_first_or_can_be_undone_and_has_a_command(action: Action) -> None:
+    assert action.asks or action.undone, "say how it is taken back, or let it ask"
+    if re.fullmatch(r"[a-z_]+\.[a-z_]+", action.undone):
+        assert action.undone in ACTIONS, "what undoes it is there"
+    for command in action.command.split(" | "):
+        words = shlex.split(as_command(command, SHOWN))
+        if words[0] == "curl":
+            continue  # an operator's call that has no command of its own
+        assert words[0] == "holdfast"
+        parses([word for word in words[1:] if word])

@@ -113,6 +113,8 @@ def test_U5_a_card_is_dragged_or_moved_by_a_letter(world: World) -> None:
         expect(taken).to_be_visible(timeout=PATIENCE_MS)
         taken.focus()
         page.keyboard.press("d")
+        expect(page.locator("main")).to_contain_text("Is it done?")
+        page.click("button:has-text('Done')")
         done = page.locator(".lane[data-status=completed] .task:has-text('mend the roof')")
         expect(done).to_be_visible(timeout=PATIENCE_MS)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import holdfast.apps.web
 
 FOLDER = Path(holdfast.apps.web.__file__).parent / "static"
-OURS = {"board.js", "console.css", "console.js", "plots.js", "mark.svg", "NOTICE"}
+OURS = {"board.js", "console.css", "console.js", "plots.js", "upload.js", "mark.svg", "NOTICE"}
 
 
 def test_U5_what_others_have_written_is_unchanged_and_named_with_its_licence() -> None:

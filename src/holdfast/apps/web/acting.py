@@ -47,7 +47,9 @@ async def act(site: Site, scope: Scope, receive: Receive, session: BrowserSessio
     if action.takes_file:
         command = as_command(action.command, form)
         raise BadInput("a file is sent by a script, and none runs here", hint=f"use: {command}")
-    if action.asks and form.pop("sure", "") != "yes":
+    is_sure = form.pop("sure", "") == "yes"
+    is_of_nothing = bool(action.each) and not words(form.get(action.each, ""))
+    if action.asks and not is_sure and not is_of_nothing:
         return _ask_first(site, session, action, form, at)
     try:
         if action.each:

@@ -128,6 +128,8 @@ class Action:
     """What the body says besides."""
     asks: str = field(default="", kw_only=True)
     """What is asked before it is done: for what cannot be undone."""
+    undone: str = field(default="", kw_only=True)
+    """How it is taken back, for what asks nothing: the name of an action, or where that is done."""
     makes: Makes | None = field(default=None, kw_only=True)
     """Makes of the form what the body says besides and takes a while, as a vector of a text."""
     takes_file: bool = field(default=False, kw_only=True)
@@ -236,7 +238,3 @@ def json_value(text: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"this is no JSON: {error}") from None
-
-
-def yes(text: str) -> bool:
-    return text in ("on", "yes", "true")

@@ -43,7 +43,10 @@ def test_U5_both_sides_are_shown_and_one_is_chosen(console: ConsoleInThread) -> 
     restored = browser.done("conflict.restore", at="/conflicts", number=first)
     assert f"holdfast conflict restore {first}" in restored.text
     assert value(console, "k0") == "<i>ours 0"
-    browser.done("conflict.dismiss", at="/conflicts", number=second)
+    asked = browser.done("conflict.dismiss", at="/conflicts", number=second)
+    assert "The other version is offered no more." in asked.text
+    assert len(numbers(console)) == 2
+    browser.done("conflict.dismiss", at="/conflicts", number=second, sure="yes")
     assert value(console, "k1") == "theirs 1"
     assert len(numbers(console)) == 1
     assert "ours 1" in browser.get("/conflicts?settled=yes").text
@@ -53,11 +56,15 @@ def test_U5_many_are_settled_at_once_and_what_is_refused_is_told(console: Consol
     browser = console.browser()
     asked = numbers(console)
     assert browser.do("conflict.dismiss_many", at="/conflicts", number="").status == 400
-    told = browser.done("conflict.dismiss_many", at="/conflicts", number=",".join([*asked, "999"]))
+    chosen = ",".join([*asked, "999"])
+    sure = browser.done("conflict.dismiss_many", at="/conflicts", number=chosen)
+    assert f'name="number" value="{chosen}"' in sure.text
+    assert numbers(console) == asked
+    told = browser.done("conflict.dismiss_many", at="/conflicts", number=chosen, sure="yes")
     assert "3 stay as they are" in told.text
     assert "999" in told.text
     assert numbers(console) == []
-    all_refused = browser.do("conflict.dismiss_many", at="/conflicts", number="999,998")
+    all_refused = browser.do("conflict.dismiss_many", at="/conflicts", number="999,998", sure="yes")
     assert all_refused.status == 404
 
 
@@ -65,7 +72,7 @@ def test_U5_marks_of_a_form_come_together(console: ConsoleInThread) -> None:
     """As a browser sends them: one name several times."""
     browser = console.browser()
     marks = "&".join(f"number={number}" for number in numbers(console))
-    body = f"form_token={browser.token()}&at=/conflicts&{marks}".encode()
+    body = f"form_token={browser.token()}&at=/conflicts&sure=yes&{marks}".encode()
     kind = {"content-type": "application/x-www-form-urlencoded", "origin": browser.address}
     answer = browser.ask("POST", "/do/conflict.dismiss_many", body=body, headers=kind)
     assert (answer.status, answer.leads_to) == (303, "/conflicts")

@@ -59,7 +59,9 @@ def test_U5_what_came_is_listed_read_and_answered(console: ConsoleInThread) -> N
     assert f"holdfast inbox read {came.id}" in done.text
     assert "0 unread of 1 message" in done.text
     assert "Nothing here" in browser.get("/inbox?unread=yes").text
-    assert browser.done("inbox.reply", at="/inbox", id=came.id, body="hey").status == 200
+    assert "cannot be taken back" in browser.do("inbox.reply", id=came.id, body="hey").text
+    sent = browser.done("inbox.reply", at="/inbox", id=came.id, body="hey", sure="yes")
+    assert sent.status == 200
     assert "message.send" in browser.get("/outbox").text
     assert browser.get(f"/inbox/{came.id[:-4]}0000").status == 404
 

@@ -131,3 +131,35 @@ def test_U5_what_is_near_to_a_vector_is_found(console: ConsoleInThread) -> None:
     assert "holdfast vector delete boats --model p:a:b:unknown --dim 2" in done.text
     left = browser.done("vector.search", at=VECTORS, **told, query="[1, 0.1]").text
     assert "boats" not in left
+
+
+def test_U5_a_memory_that_was_written_over_is_brought_back(console: ConsoleInThread) -> None:
+    node, browser = console.up.daemon.api.node, console.browser()
+    memory = node.mesh("team").memory
+    memory.set("plan", {"to": "<b>sea"}, tags=["old"])
+    memory.set("plan", "nothing")
+    at = "/meshes/team/remembered?key=plan"
+    page = browser.get(at).text
+    assert page.count('action="/do/memory.restore"') == 1, "not of the version that stands"
+    row = memory.get("plan")
+    form = {"mesh": "team", "key": "plan", "value": '{"to":"<b>sea"}', "tags": "old"}
+    done = browser.done("memory.restore", at=at, expect=f"{row.lamport}@ana", **form)
+    assert "plan is remembered as it was." in done.text
+    assert "holdfast memory set plan" in done.text
+    again = memory.get("plan")
+    assert (again.value, list(again.tags)) == ({"to": "<b>sea"}, ["old"])
+    moved = browser.do("memory.restore", at=at, expect=f"{row.lamport}@ana", **form)
+    assert moved.status == 409, "somebody has written meanwhile"
+
+
+def test_U5_a_memory_that_is_too_large_for_a_form_has_its_commands(
+    console: ConsoleInThread,
+) -> None:
+    memory = console.up.daemon.api.node.mesh("team").memory
+    memory.set("large", "x" * 1_000_000)
+    memory.set("large", "y" * 1_000_000)
+    page = console.browser().get("/meshes/team/remembered?key=large").text
+    assert len(page) < 30_000
+    assert "1\N{THIN SPACE}000\N{THIN SPACE}000 characters" in page
+    assert "holdfast memory get large --mesh team &gt; FILE" in page
+    assert "memory.restore" not in page

@@ -113,6 +113,7 @@ REVIVE: Final = Action(
     call=f"POST {_ONE}/queues/{{queue}}/dead/{{seq}}/revive",
     command=_CURL.format("POST") + f"{_ONE}/queues/{{queue}}/dead/{{seq}}/revive",
     done="The letter {seq} is in its queue again.",
+    undone="it dies again when it is given up as often as before",
 )
 NEW_EPOCH: Final = Action(
     "broker.new_epoch",
@@ -131,6 +132,7 @@ SWEEP: Final = Action(
     call="POST /v1/sweep",
     command="holdfast broker sweep",
     done="What was past its time is gone.",
+    asks="Remove what is past its time? The command with --dry-run says how much that is.",
 )
 REPAIR: Final = Action(
     "broker.repair",

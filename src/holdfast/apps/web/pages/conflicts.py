@@ -73,6 +73,7 @@ RESTORE: Final = Action(
     call="POST /v1/conflicts/{number}/restore",
     command="holdfast conflict restore {number}",
     done="What was discarded is written again, as a new change.",
+    undone="state.restore",
 )
 DISMISS: Final = Action(
     "conflict.dismiss",
@@ -80,6 +81,7 @@ DISMISS: Final = Action(
     call="POST /v1/conflicts/{number}/dismiss",
     command="holdfast conflict dismiss {number}",
     done="It stays as it is.",
+    asks="Keep what stands? The other version is offered no more.",
 )
 DISMISS_MANY: Final = Action(
     "conflict.dismiss_many",
@@ -88,6 +90,7 @@ DISMISS_MANY: Final = Action(
     command="holdfast conflict dismiss {number}",
     done="{count} stay as they are.",
     each="number",
+    asks="Keep what stands of all that are marked? The others are offered no more.",
 )
 RESTORE_MANY: Final = Action(
     "conflict.restore_many",

@@ -117,6 +117,7 @@ SHARE: Final = Action(
     done="{path} is shared.",
     takes_file=True,
     tone="main",
+    undone="file.delete; what is there already is replaced only if that is marked",
 )
 
 PAGES: Final = (

@@ -39,6 +39,7 @@ READ: Final = Action(
     call="POST /v1/inbox/{id}/read",
     command="holdfast inbox read {id}",
     done="The message counts as read.",
+    undone="nothing is lost: what was read stays, and is found",
 )
 REPLY: Final = Action(
     "inbox.reply",
@@ -48,6 +49,7 @@ REPLY: Final = Action(
     done="The answer is on its way.",
     fields={"body": Field(needed=True)},
     tone="main",
+    asks="Send this answer? What was sent cannot be taken back.",
 )
 
 PAGES: Final = (

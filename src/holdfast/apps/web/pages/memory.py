@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from holdfast.apps.web.page import Action, ConsolePage, Field, json_value, url, words
 from holdfast.apps.web.pages.rows import fitting
-from holdfast.apps.web.pages.state import as_written, shown_value, stamp_of
+from holdfast.apps.web.pages.state import VERSIONS, as_written, shown_value, stamp_of
 from holdfast.apps.web.view import PageView
+from holdfast.apps.web.words import as_json
+from holdfast.rules.limits import CONSOLE_VERSION_CHARS
 
 
 async def memories(view: PageView) -> Mapping[str, Any]:
@@ -31,10 +33,12 @@ async def memories(view: PageView) -> Mapping[str, Any]:
 
 async def memory(view: PageView) -> Mapping[str, Any]:
     mesh, key, peer = view.param("mesh"), view.one("key"), view.one("peer", view.name)
-    row = None
+    row, past = None, None
     if key:
         found = await view.get(f"/v1/meshes/{mesh}/memory/{key}", scope=f"peer:{peer}")
         row = next(iter(found["items"]), None)
+        path = f"/v1/meshes/{mesh}/history/memory/{key}"
+        past = await view.maybe(path, peer=peer, limit=VERSIONS)
     own = peer == view.name
     return {
         "key": key,
@@ -43,6 +47,11 @@ async def memory(view: PageView) -> Mapping[str, Any]:
         "row": row,
         "tags": "" if row is None else ", ".join(row["tags"]),
         "expect": stamp_of(row),
+        "version_most": CONSOLE_VERSION_CHARS,
+        "versions": [
+            {**one, "json": None if one["deleted"] else as_json(one["value"], indent=0)}
+            for one in (past or {}).get("items", [])
+        ],
         **shown_value(row),
     }
 
@@ -57,6 +66,7 @@ SET: Final = Action(
     "{--tag tags}",
     done="{key} is remembered.",
     fields={"value": Field(take=json_value, needed=True), "tags": _TAGS, "expect": Field()},
+    undone="memory.restore",
 )
 SET_TEXT: Final = Action(
     "memory.set_text",
@@ -65,6 +75,17 @@ SET_TEXT: Final = Action(
     command="holdfast memory set {key} {value}[ --expect {expect}] --mesh {mesh} {--tag tags}",
     done="{key} is remembered.",
     fields={"value": Field(take=as_written, needed=True), "tags": _TAGS, "expect": Field()},
+    undone="memory.restore",
+)
+RESTORE: Final = Action(
+    "memory.restore",
+    label="Bring back",
+    call=_CALL,
+    command="holdfast memory set {key} {value} --json-value[ --expect {expect}] --mesh {mesh} "
+    "{--tag tags}",
+    done="{key} is remembered as it was.",
+    fields={"value": Field(take=json_value, needed=True), "tags": _TAGS, "expect": Field()},
+    undone="memory.restore",
 )
 FORGET: Final = Action(
     "memory.forget",
@@ -86,14 +107,14 @@ PAGES: Final = (
         live=("rows",),
         wakes=("log",),
         tab="Memory",
-        actions=(SET, SET_TEXT, FORGET),
+        actions=(SET, SET_TEXT, RESTORE, FORGET),
     ),
     ConsolePage(
         path="/meshes/{mesh}/remembered",
         title="A memory of {mesh}",
         template="remembered.html",
         load=memory,
-        live=("present",),
+        live=("present", "versions"),
         wakes=("log",),
         under="/meshes/{mesh}/memory",
     ),

@@ -86,6 +86,7 @@ CREATE: Final = Action(
     done="The mesh {slug} is made.",
     fields={"slug": Field(needed=True)},
     tone="main",
+    undone="holdfast mesh delete {slug}",
 )
 JOIN: Final = Action(
     "mesh.join",
@@ -95,6 +96,7 @@ JOIN: Final = Action(
     done="This node is a member now.",
     fields={"invite": Field(needed=True, take=str.strip)},
     tone="main",
+    undone="mesh.leave",
 )
 PUBLISH: Final = Action(
     "mesh.publish",
@@ -104,6 +106,7 @@ PUBLISH: Final = Action(
     done="{mesh} is shared through the broker.",
     fields={"broker": Field(needed=True, take=str.strip), "card": Field(take=str.strip)},
     tone="main",
+    undone="mesh.leave",
 )
 INVITE: Final = Action(
     "mesh.invite",
@@ -118,6 +121,7 @@ INVITE: Final = Action(
     shows="invite.html",
     shown=invite_shown,
     tone="main",
+    undone="mesh.drop_invite",
 )
 DROP_INVITE: Final = Action(
     "mesh.drop_invite",
@@ -125,6 +129,7 @@ DROP_INVITE: Final = Action(
     call="DELETE /v1/meshes/{mesh}/invites/{id}",
     command="holdfast mesh invites {mesh} --drop {id}",
     done="The invite is taken back.",
+    undone="mesh.invite",
 )
 GRANT: Final = Action(
     "mesh.grant",
@@ -133,6 +138,7 @@ GRANT: Final = Action(
     command="holdfast mesh grant {name} --mesh {mesh} {--grant grants}",
     done="{name} may now: {grants}.",
     fields={"grants": Field(needed=True, take=words)},
+    undone="mesh.grant",
 )
 REMOVE_MEMBER: Final = Action(
     "mesh.remove_member",

@@ -101,6 +101,7 @@ TRANSFER: Final = Action(
     command="holdfast quorum transfer {peer} --mesh {mesh}",
     done="{peer} coordinates now.",
     fields={"peer": Field()},
+    undone="quorum.transfer",
 )
 PAUSE: Final = Action(
     "quorum.pause",
@@ -108,6 +109,7 @@ PAUSE: Final = Action(
     call="POST /v1/meshes/{mesh}/quorum/pause",
     command="holdfast quorum pause {mesh}",
     done="What waits stays where it is, until it is resumed.",
+    undone="quorum.resume",
 )
 RESUME: Final = Action(
     "quorum.resume",
@@ -115,6 +117,7 @@ RESUME: Final = Action(
     call="POST /v1/meshes/{mesh}/quorum/resume",
     command="holdfast quorum resume {mesh}",
     done="What waits is tried again.",
+    undone="quorum.pause",
 )
 REPLAY: Final = Action(
     "quorum.replay",
@@ -123,6 +126,7 @@ REPLAY: Final = Action(
     command="holdfast writes replay --mesh {mesh}",
     done="What waits was tried.",
     fixed={},
+    undone="what waits would be tried anyhow",
 )
 KEEP: Final = Action(
     "writes.keep",
@@ -140,6 +144,7 @@ INSIST: Final = Action(
     command="holdfast writes resolve {id} --take intent --mesh {mesh}",
     done="It is written again, on what stands now.",
     fixed={"take": "intent"},
+    asks="Write it again? It takes the place of what stands now.",
 )
 CONFLICT_KEEP: Final = Action(
     "order_conflict.keep",
@@ -148,6 +153,7 @@ CONFLICT_KEEP: Final = Action(
     command="holdfast writes resolve {number} --take committed --mesh {mesh}",
     done="What is committed stands.",
     fixed={"take": "committed"},
+    asks="Keep what is committed? What this intent wanted is given up.",
 )
 CONFLICT_INSIST: Final = Action(
     "order_conflict.insist",
@@ -156,6 +162,7 @@ CONFLICT_INSIST: Final = Action(
     command="holdfast writes resolve {number} --take intent --mesh {mesh}",
     done="What it wanted is written, on what stands now.",
     fixed={"take": "intent"},
+    asks="Take what it wanted? It takes the place of what stands now.",
 )
 
 PAGES: Final = (

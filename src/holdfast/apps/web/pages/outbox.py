@@ -34,6 +34,7 @@ RETRY: Final = Action(
     call="POST /v1/outbox/{id}/retry",
     command="holdfast outbox retry {id}",
     done="It is tried again now.",
+    undone="outbox.drop",
 )
 REQUEUE: Final = Action(
     "outbox.requeue",
@@ -41,6 +42,7 @@ REQUEUE: Final = Action(
     call="POST /v1/outbox/{id}/requeue",
     command="holdfast outbox requeue {id}",
     done="It is sent again, as a new message.",
+    undone="outbox.drop",
 )
 DROP: Final = Action(
     "outbox.drop",

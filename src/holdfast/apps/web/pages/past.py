@@ -21,7 +21,12 @@ from holdfast.apps.web.pages.state import stamp_of
 from holdfast.apps.web.view import PageView
 from holdfast.apps.web.words import as_json, iso, plain
 from holdfast.rules.errors import BadInput, BadToken, HoldfastError
-from holdfast.rules.limits import CONSOLE_DIFF_LINES, CONSOLE_LOOK_STEP, CONSOLE_ROWS
+from holdfast.rules.limits import (
+    CONSOLE_DIFF_LINES,
+    CONSOLE_EDIT_CHARS,
+    CONSOLE_LOOK_STEP,
+    CONSOLE_ROWS,
+)
 
 BY: Final = {"offset": "offset of the log", "time": "time", "stamp": "stamp of the mesh"}
 _KINDS: Final = {"offset": "offset", "time": "at_ms", "stamp": "lamport"}
@@ -255,10 +260,16 @@ async def key_then(view: PageView) -> Mapping[str, Any]:
         "lines": _lines(then, other),
         "expect": stamp_of(present),
         "is_present": mark_of(then, present) in ("same", "rewritten", "absent"),
-        "restored": "" if then is None else as_json(then["value"], indent=0),
+        "restored": _restored(then),
         "json_value": "" if then is None or isinstance(then["value"], str) else "--json-value",
         "past": url(f"/meshes/{mesh}/past", at=at.text, than=than.text),
     }
+
+
+def _restored(row: Any) -> str | None:
+    """The value as a form brings it back; None if it is too long for one."""
+    text = "" if row is None else as_json(row["value"], indent=0)
+    return text if len(text) <= CONSOLE_EDIT_CHARS else None
 
 
 async def _one(view: PageView, key: str, moment: Moment) -> Any:
@@ -293,6 +304,7 @@ RESTORE: Final = Action(
     done="{key} has the value of {moment} again, as a new write.",
     fields={"value": Field(take=json_value, needed=True), "expect": Field()},
     tone="main",
+    undone="state.restore",
 )
 
 PAGES: Final = (

@@ -57,6 +57,7 @@ ADD_TOKEN: Final = Action(
     },
     shows="token.html",
     tone="main",
+    undone="token.revoke",
 )
 REVOKE_TOKEN: Final = Action(
     "token.revoke",
@@ -73,6 +74,7 @@ RELOAD: Final = Action(
     call="POST /v1/reload",
     command="holdfast reload",
     done="The settings were read again.",
+    undone="the settings are as their file says: change it, and reload",
 )
 
 PAGES: Final = (

@@ -10,8 +10,9 @@ from holdfast.apps.web.pages.rows import fitting, tree
 from holdfast.apps.web.view import PageView
 from holdfast.apps.web.words import as_json
 from holdfast.rules.expected import ABSENT
+from holdfast.rules.limits import CONSOLE_EDIT_CHARS
 
-_VERSIONS: Final = 20
+VERSIONS: Final = 20
 """So many versions of a key stand on its page: even the largest are one answer."""
 
 
@@ -38,7 +39,7 @@ async def value(view: PageView) -> Mapping[str, Any]:
     row, past = None, None
     if key:
         row = await view.maybe(f"/v1/meshes/{mesh}/state/{key}")
-        past = await view.maybe(f"/v1/meshes/{mesh}/history/state/{key}", limit=_VERSIONS)
+        past = await view.maybe(f"/v1/meshes/{mesh}/history/state/{key}", limit=VERSIONS)
     return {
         "key": key,
         "row": row,
@@ -49,12 +50,15 @@ async def value(view: PageView) -> Mapping[str, Any]:
 
 
 def shown_value(row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A value for its page: as its parts, as text, and as what one writes in its place."""
+    """A value for its page: as its parts, as text, and as what one writes in its place; None there
+    if it is too long for a form.
+    """
     if row is None:
         return {"is_text": False, "tree": None, "text": "", "edited": ""}
     is_text = isinstance(row["value"], str)
     text = row["value"] if is_text else as_json(row["value"])
-    return {"is_text": is_text, "tree": tree(row["value"]), "text": text, "edited": text}
+    edited = text if len(text) <= CONSOLE_EDIT_CHARS else None
+    return {"is_text": is_text, "tree": tree(row["value"]), "text": text, "edited": edited}
 
 
 def as_written(text: str) -> str:
@@ -70,6 +74,7 @@ SET: Final = Action(
     command="holdfast state set {key} {value} --json-value[ --expect {expect}] --mesh {mesh}",
     done="{key} is written.",
     fields={"value": Field(take=json_value, needed=True), "expect": Field()},
+    undone="state.restore",
 )
 SET_TEXT: Final = Action(
     "state.set_text",
@@ -78,6 +83,7 @@ SET_TEXT: Final = Action(
     command="holdfast state set {key} {value}[ --expect {expect}] --mesh {mesh}",
     done="{key} is written.",
     fields={"value": Field(take=as_written, needed=True), "expect": Field()},
+    undone="state.restore",
 )
 DELETE: Final = Action(
     "state.delete",

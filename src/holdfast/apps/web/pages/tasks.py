@@ -40,10 +40,13 @@ CREATE: Final = Action(
     done="{title} is on the board.",
     fields={"title": Field(needed=True), "description": Field()},
     tone="main",
+    undone="task.cancel",
 )
 
 
-def _turn(verb: str, label: str, done: str, *, asks: str = "", tone: str = "") -> Action:
+def _turn(
+    verb: str, label: str, done: str, *, asks: str = "", undone: str = "", tone: str = ""
+) -> Action:
     return Action(
         f"task.{verb}",
         label=label,
@@ -51,13 +54,20 @@ def _turn(verb: str, label: str, done: str, *, asks: str = "", tone: str = "") -
         command=f"holdfast task {verb} {{task}} --mesh {{mesh}}",
         done=done,
         asks=asks,
+        undone=undone,
         tone=tone,
     )
 
 
-CLAIM: Final = _turn("claim", "Claim", "It is yours.")
-RELEASE: Final = _turn("release", "Give back", "Others can claim it.")
-COMPLETE: Final = _turn("complete", "Done", "It is done.")
+CLAIM: Final = _turn("claim", "Claim", "It is yours.", undone="task.release")
+RELEASE: Final = _turn("release", "Give back", "Others can claim it.", undone="task.claim")
+COMPLETE: Final = _turn(
+    "complete",
+    "Done",
+    "It is done.",
+    asks="Is it done? What has ended cannot be opened again.",
+    tone="main",
+)
 CANCEL: Final = _turn(
     "cancel",
     "Cancel",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from holdfast.apps.web.page import EVERYTHING, Action, ConsolePage, Field, yes
+from holdfast.apps.web.page import EVERYTHING, Action, ConsolePage
 from holdfast.apps.web.view import PageView
 from holdfast.apps.web.words import count, cut, printable, state_words, tone
 from holdfast.rules.limits import CONSOLE_MESHES_MAX
@@ -221,6 +221,7 @@ PAUSE_LINK: Final = Action(
     call="POST /v1/links/{name}/pause",
     command="holdfast link pause {name}",
     done="The link {name} is paused.",
+    undone="link.resume",
 )
 RESUME_LINK: Final = Action(
     "link.resume",
@@ -228,7 +229,7 @@ RESUME_LINK: Final = Action(
     call="POST /v1/links/{name}/resume",
     command="holdfast link resume {name}",
     done="The link {name} goes on.",
-    fields={"skip_missing": Field(take=yes)},
+    undone="link.pause",
 )
 PAUSE_SYNC: Final = Action(
     "mesh.pause",
@@ -236,6 +237,7 @@ PAUSE_SYNC: Final = Action(
     call="POST /v1/meshes/{mesh}/sync/pause",
     command="holdfast mesh pause {mesh}",
     done="{mesh} sends nothing for now.",
+    undone="mesh.resume",
 )
 RESUME_SYNC: Final = Action(
     "mesh.resume",
@@ -243,6 +245,7 @@ RESUME_SYNC: Final = Action(
     call="POST /v1/meshes/{mesh}/sync/resume",
     command="holdfast mesh resume {mesh}",
     done="{mesh} sends again.",
+    undone="mesh.pause",
 )
 
 PAGES: Final = (

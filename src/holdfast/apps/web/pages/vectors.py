@@ -63,6 +63,7 @@ SEARCH: Final = Action(
     },
     shows="near.html",
     tone="main",
+    undone="it only reads",
 )
 SEARCH_TEXT: Final = Action(
     "vector.search_text",
@@ -73,6 +74,7 @@ SEARCH_TEXT: Final = Action(
     makes=_to_search,
     shows="near.html",
     tone="main",
+    undone="it only reads",
 )
 STORE_TEXT: Final = Action(
     "vector.store_text",
