@@ -7,13 +7,14 @@ All tests here share one browser and one daemon.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 import holdfast
 from holdfast.apps.web.pages.all import NODE_PAGES
@@ -157,6 +158,21 @@ def test_U5_on_a_phone_the_pages_are_behind_a_button(world: World) -> None:
         page.click(".menu-label")
         expect(link).to_be_visible()
         picture(page, "menu-light-390")
+
+
+def test_U5_a_page_is_kept_up_to_date_also_if_its_scripts_come_slowly(world: World) -> None:
+    with tab(world.browser, world.up) as page:
+
+        def late(route: Route) -> None:
+            # htmx has long begun by then, if it does not wait for what comes after it.
+            time.sleep(1)
+            route.continue_()
+
+        page.route("**/hx-sse.min.js*", late)
+        page.goto(f"{world.up.tcp}/meshes")
+        with holdfast.connect(world.up.unix) as node:
+            node.create_mesh("late")
+        expect(page.locator("#main")).to_contain_text("late", timeout=PATIENCE_MS)
 
 
 def test_U5_a_page_says_that_the_daemon_is_gone_and_goes_on_when_it_is_back(
