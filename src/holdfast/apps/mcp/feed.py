@@ -115,6 +115,8 @@ class _Reading:
         self._close: Callable[[], None] = lambda: None
         self._since: str | None = None
         """Everything up to here was told."""
+        self._set_back = False
+        """What was told last says nothing of what the log holds now."""
         self._conflicts: dict[str, tuple[int, ...]] = {}
         threading.Thread(target=self._run, name="holdfast-feed", daemon=True).start()
 
@@ -137,8 +139,7 @@ class _Reading:
                 if self._tell_begun(error):
                     return
                 if isinstance(error, _SET_BACK):
-                    self._since = None
-                    self._tell(None)
+                    self._since, self._set_back = None, True
                     continue
                 log.info("updates of resources wait: %s", error.message)
             except Exception as error:
@@ -155,6 +156,10 @@ class _Reading:
                 return
             self._since = str(watch.cursor)
             self._tell_begun(None)
+            if self._set_back:
+                # Not before: who is told looks at once, and what comes after that is seen here.
+                self._set_back = False
+                self._tell(None)
             found: set[ResourcePlace] = set()
             merged: set[str] = set()
             for change in watch:
