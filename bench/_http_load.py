@@ -71,5 +71,5 @@ def rate(port: int, requests: Sequence[bytes], connections: int, status: int) ->
 
 
 def request(path: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: broker", f"content-length: {len(body)}", *headers]
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body

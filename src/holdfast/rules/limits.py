@@ -178,7 +178,11 @@ MMAP_BYTES: Final = 30_000_000
 WAL_BYTES_MAX: Final = 64 * MIB
 """The WAL is cut back to this size after a checkpoint; the doctor warns at twice the size."""
 WAL_CHECKPOINT_PAGES: Final = 2000
-"""Pages in the WAL after which the writer makes a checkpoint."""
+"""Pages that come into the WAL between two rounds of a checkpoint."""
+WAL_REST_PAGES: Final = 6000
+"""Pages in the WAL after which the writer makes what a round has left, so that it begins anew."""
+WAL_ROUND_PAGES_MAX: Final = 4000
+"""Pages that the writer adds to the WAL during a round; with more it waits for its end."""
 SQLITE_VERSION_MIN: Final = 3_051_003
 """The oldest SQLite that a store opens with; older ones can damage a WAL."""
 
@@ -357,6 +361,8 @@ LINGER_BYTES_MAX: Final = 4 * BODY_BYTES_MAX
 """The most that it reads and drops: well above the largest body."""
 SERVER_THREADS: Final = 16
 """Threads of a daemon or broker for work that may block."""
+SWITCH_US: Final = 50
+"""How long a thread of a daemon or broker may wait for the interpreter while another one has it."""
 LONG_POLL_MS_MAX: Final = 60 * SECOND_MS
 """The longest `wait_ms` of a fetch; a longer one is refused."""
 LONG_POLL_MS_DEFAULT: Final = 25 * SECOND_MS

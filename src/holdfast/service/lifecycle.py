@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -152,8 +153,15 @@ def run(make: Callable[[], Service], connections: int = limits.CONNECTIONS_MAX) 
         return await serve(make())
 
     _allow_connections(connections)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(main())
+    # The store's thread comes back from the disk many times in each group, and every time it would
+    # wait for this long while the loop is at work. The process is ours: no program's is changed.
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(limits.SWITCH_US / 1_000_000)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(main())
+    finally:
+        sys.setswitchinterval(usual_s)
 
 
 def _allow_connections(most: int) -> None:

@@ -53,6 +53,7 @@ from holdfast.storage.sqlite.meshes import MeshReads, MeshWrites
 from holdfast.storage.sqlite.outbox import OutboxReads, OutboxWrites
 from holdfast.storage.sqlite.tasks import TaskReads, TaskWrites
 from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
+from holdfast.storage.sqlite.wal.checkpoints import Checkpoints
 from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
 
 T = TypeVar("T")
@@ -141,16 +142,20 @@ class SqliteEngine:
         holders: Callable[[], str],
         turns: Turns | None = None,
         troubled: Callable[[], None] = lambda: None,
+        pass_gate: Callable[[], None] = lambda: None,
     ) -> None:
+        """`pass_gate` is called before each transaction, see `checkpoints`."""
         self._con = connection
         self._once = connection.cursor()
         self._holders = holders
         self._turns = turns
         self._troubled = troubled
+        self._pass_gate = pass_gate
         self._transaction = SqliteTransaction(connection)
         self.transaction: Transaction = self._transaction
 
     def begin(self) -> None:
+        self._pass_gate()
         if self._turns is not None:
             self._turns.write()
         try:
@@ -326,7 +331,9 @@ class SqliteStore:
         holders: Callable[[], str] = str,
         troubled: Callable[[], None] = lambda: None,
     ) -> None:
-        """`holders` names who has the home open; `troubled` is called when the disk has failed."""
+        """`holders` names who has the home open; `troubled` is called when the disk has failed, in
+        any thread. With a `vfs`, which is a simulated disk, no thread makes checkpoints.
+        """
         self._path, self._sync, self._vfs = path, sync, vfs
         self.troubled = troubled
         self._con = connect(path, sync=sync, vfs=vfs)
@@ -338,7 +345,11 @@ class SqliteStore:
             raise typed(error) from error
         self.turns = Turns() if is_alone(self._con) else None
         """Where the disk was full at the opening, one connection does everything, in turns."""
-        self.writer = GroupWriter(SqliteEngine(self._con, holders, self.turns, troubled))
+        self._checkpoints = Checkpoints(path, sync=sync, troubled=troubled)
+        if vfs is None and self.turns is None:
+            self._checkpoints.take_over(self._con)
+        gate = self._checkpoints.pass_gate
+        self.writer = GroupWriter(SqliteEngine(self._con, holders, self.turns, troubled, gate))
         managed(self._con)
         self.readings: set[SqliteReading] = set()
         """The reads that are under way."""
@@ -426,7 +437,7 @@ class SqliteStore:
             except apsw.Error as error:
                 raise typed(error) from error
 
-        self.writer.between_groups(compact, None)
+        self.writer.between_groups(lambda: self._checkpoints.alone(compact), None)
 
     def on_commit(
         self, listener: Callable[[], None], *, unstreamed: Callable[[], None] | None = None
@@ -434,31 +445,37 @@ class SqliteStore:
         self.writer.on_commit(listener, unstreamed=unstreamed)
 
     def stop(self, timeout_s: float | None = None) -> bool:
+        deadline = None if timeout_s is None else monotonic() + timeout_s
         done = self.writer.stop(timeout_s)
         if not done:
             self.writer.abort()
-        self._close(checkpoint=done, wait_s=0)
-        return done
+        left = None if deadline is None else max(0.0, deadline - monotonic())
+        return self._close(checkpoint=done, wait_s=0, round_wait_s=left) and done
 
     def abort(self) -> None:
         self.writer.abort()
-        self._close(checkpoint=False, wait_s=ABORT_MS_MAX / 1000)
+        wait_s = ABORT_MS_MAX / 1000
+        self._close(checkpoint=False, wait_s=wait_s, round_wait_s=wait_s)
 
     def _shut_idle(self) -> None:
         with suppress(IndexError):
             while True:
                 shut(self._idle.pop())
 
-    def _close(self, *, checkpoint: bool, wait_s: float) -> None:
-        """May be called twice, also after an interrupt. A forked child has nothing to close."""
+    def _close(self, *, checkpoint: bool, wait_s: float, round_wait_s: float | None) -> bool:
+        """May be called twice, also after an interrupt. A forked child has nothing to close. False
+        if a checkpoint is still under way.
+        """
         if self.forked:
-            return
+            return True
         self._closed = True
         self._shut_idle()
         if self._shut:
-            return
+            return True
+        ended = self._checkpoints.stop(round_wait_s)
         # A write that hangs keeps its connection: closing it would tear the write apart.
         self.writer.between_groups(lambda: self._shut_writer(checkpoint), wait_s)
+        return ended
 
     def _shut_writer(self, checkpoint: bool) -> None:
         try:

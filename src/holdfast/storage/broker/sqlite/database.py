@@ -36,6 +36,7 @@ from holdfast.storage.sqlite.connection import connect, is_alone, managed, shut,
 from holdfast.storage.sqlite.migrations import version
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.snapshot_copy import copy_database
+from holdfast.storage.sqlite.wal.checkpoints import Checkpoints
 
 log = logging.getLogger("holdfast")
 
@@ -67,6 +68,7 @@ class BrokerDatabase:
         self._sync, self._vfs = sync, vfs
         self._mark_rows, self._tell_copies = mark_rows, tell_copies
         self._con: apsw.Connection | None = None
+        self._checkpoints: Checkpoints | None = None
         self._failed: str | None = None
         self.ended_well = False
         """It was closed, and the mark says exactly how far it was."""
@@ -128,11 +130,19 @@ class BrokerDatabase:
                 migrate(con)
                 self._con = con
                 self.room.reusable = self._reusable
+                if self._checkpoints is not None and not is_alone(con):
+                    self._checkpoints.take_over(con)
                 self._check_age(now_ms)
             except BaseException as error:
                 self._con = None
                 shut(con)
                 raise typed(error) from error
+
+    def checkpoint_beside(self) -> None:
+        """From the next opening on a thread makes the checkpoints. Call it before anything else
+        that a fork has to stop is made for this store.
+        """
+        self._checkpoints = Checkpoints(self.database, sync=self._sync, vfs=self._vfs)
 
     async def schema(self) -> int:
         return version(self.connection)
@@ -187,6 +197,8 @@ class BrokerDatabase:
                 self._last_mark()
         finally:
             con, self._con = self._con, None
+            if self._checkpoints is not None:
+                self._checkpoints.stop(None)
             shut(con)
 
     def _last_mark(self) -> None:
@@ -235,6 +247,8 @@ class BrokerDatabase:
                 listener(mesh, seq)
 
     def _transaction(self, con: apsw.Connection) -> Iterator[apsw.Connection]:
+        if self._checkpoints is not None:
+            self._checkpoints.pass_gate()
         con.execute("BEGIN IMMEDIATE")
         self._news.clear()
         try:
@@ -254,10 +268,18 @@ class BrokerDatabase:
 
     def empty_wal(self) -> None:
         """Gives the disk back what the WAL takes, as far as readers and the disk allow it."""
-        try:
-            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.Error as error:
-            log.info("the WAL of %s stays: %s", self.database, error)
+        con = self.connection
+
+        def empty() -> None:
+            try:
+                con.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error as error:
+                log.info("the WAL of %s stays: %s", self.database, error)
+
+        if self._checkpoints is None:
+            empty()
+        else:
+            self._checkpoints.alone(empty)
 
     def _commit(self, con: apsw.Connection) -> None:
         try:

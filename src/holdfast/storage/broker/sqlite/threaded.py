@@ -61,6 +61,7 @@ class ThreadedBrokerStore:
 
     def __init__(self, inner: SqliteBrokerStore) -> None:
         self.inner = inner
+        inner.checkpoint_beside()
         self._beside = inner.another()
         self._writer, self._reader = Worker("holdfast-store"), Worker("holdfast-store-reads")
         self._in_turns = False
