@@ -141,6 +141,10 @@ GROUP_OPS_MAX: Final = 1024
 """Writes that share one commit; the next ones wait for the next group."""
 GROUP_MS_MAX: Final = 50
 """No write joins a group after this time, so that a transaction stays well below 100 ms."""
+RUN_CHANGES_MAX: Final = 256
+"""Local changes of a group that are carried out together."""
+RUN_BYTES_MAX: Final = MIB
+"""A run takes no change after so many bytes of bodies, so that a group can end between two runs."""
 BATCH_CHANGES_MAX: Final = 256
 """Changes that are written together, in one transaction; a batch of more is refused."""
 BATCH_BYTES_MAX: Final = 4 * MIB

@@ -30,14 +30,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from holdfast.rules.backoff import backoff_ms, longest_ms
 from holdfast.rules.bodies import family_of
 from holdfast.rules.destinations import rank
-from holdfast.rules.envelope import Envelope
+from holdfast.rules.envelope import Priority
 from holdfast.rules.limits import (
     BACKOFF_MS_MAX,
     FAILURES_ALONE_MIN,
@@ -136,7 +136,24 @@ def entity_of(op: str, owner: str, entity: str) -> str:
     return "" if family == "message" else f"{family}/{owner}/{entity}"
 
 
-def outbox_row(lane: str, envelope: Envelope, offset: int, now_ms: int) -> OutboxRow:
+class ForOutbox(Protocol):
+    """What an envelope and the change that it is made of both say of themselves."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def mesh(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def entity(self) -> str: ...
+    @property
+    def priority(self) -> Priority: ...
+
+
+def outbox_row(lane: str, envelope: ForOutbox, offset: int, now_ms: int) -> OutboxRow:
     """The row of an envelope that is in this node's log at `offset`."""
     return OutboxRow(
         lane=lane,

@@ -35,7 +35,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.rules.errors import (
     HoldfastError,
-    Refused,
     StoreBusy,
     StoreClosed,
     StoreFailed,
@@ -46,6 +45,7 @@ from holdfast.storage import fork_gate
 from holdfast.storage.owned_lock import nested, owned_lock, run_locked
 from holdfast.storage.ports import Transaction, Work
 from holdfast.storage.tickets import Ticket, copy, deliver, reject
+from holdfast.storage.together import carry_out_next
 
 log = logging.getLogger("holdfast")
 
@@ -476,18 +476,10 @@ class GroupWriter:
         except BaseException as error:
             return self._fail(tickets, engine.error(error, committing=False))
         deadline = self._clock() + GROUP_MS_MAX / 1000
-        transaction = engine.transaction
         ran = 0
         try:
-            for ticket in tickets:
-                before = engine.changes()
-                try:
-                    ticket.result = ticket.work(transaction)
-                except Refused as error:
-                    if engine.changes() != before or not engine.alive():
-                        raise
-                    ticket.error = error
-                ran += 1
+            while ran < len(tickets):
+                ran += carry_out_next(engine, tickets, ran)
                 # Each time: thirty writes of a megabyte would hold the lock for half a second.
                 if self._clock() > deadline:
                     break

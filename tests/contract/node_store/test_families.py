@@ -51,6 +51,32 @@ def test_S6_a_state_row_comes_back_as_it_was_put(store: Store) -> None:
     assert read(store, lambda tx: tx.state_version(MESH, "cle")) is None
 
 
+def test_S6_many_keys_are_looked_up_and_put_at_once_as_one_by_one(store: Store) -> None:
+    with_mesh(store, MESH, "other")
+    states = [state_row(key, at) for at, key in enumerate(STRANGE_KEYS, 1)]
+    memories = [memory_row("ana", key, at) for at, key in enumerate(STRANGE_KEYS, 1)]
+    elsewhere = state_row("a", 9, mesh="other"), memory_row("bob", "a", 9)
+    # The same key twice: the newer one stands, in whatever order they come.
+    newer = [state_row("a", 90, value=b"2"), state_row("a", 80, value=b"1")]
+
+    def work(tx: Transaction) -> None:
+        tx.state_put(elsewhere[0])
+        tx.memory_put(elsewhere[1])
+        tx.state_put_many([*states, *newer])
+        tx.memory_put_many([*memories, memory_row("ana", "a", 95, tombstone=True)])
+
+    store.write(work)
+    asked = [*STRANGE_KEYS, "nothing"]
+    versions = read(store, lambda tx: tx.state_version_many(MESH, asked))
+    assert versions == {row.key: row.version for row in [*states, newer[0]]}
+    rows = read(store, lambda tx: tx.memory_get_many(MESH, "ana", asked))
+    owned = read(store, lambda tx: tx.memory_scan(MESH, "ana", ("", ""), 1000))
+    assert rows == {row.key: row for row in owned}
+    assert rows.keys() == set(STRANGE_KEYS)
+    assert rows["a"].tombstone
+    assert read(store, lambda tx: tx.state_version_many(MESH, [])) == {}
+
+
 VERSIONS = [
     Version(1, "z", make_id(1)),
     Version(2, "a", make_id(1)),

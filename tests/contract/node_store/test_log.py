@@ -276,3 +276,17 @@ def test_S13_the_epoch_of_a_log_is_one_until_it_is_set(store: Store) -> None:
     store.write(lambda tx: tx.set_epoch(4))
     store.write(lambda tx: tx.set_epoch(5))
     assert read(store, lambda tx: tx.epoch()) == 5
+
+
+def test_S3_ids_are_known_while_their_entries_stand_and_while_they_are_remembered(
+    store: Store,
+) -> None:
+    with_mesh(store)
+    for number in range(1, 5):
+        store.write(lambda tx, number=number: append(tx, number, now_ms=number))  # type: ignore[misc]
+    store.write(lambda tx: tx.log_truncate(3, 10, 9))
+    asked = [make_id(number) for number in (1, 2, 3, 4, 7)]
+    assert read(store, lambda tx: tx.ids_known(asked)) == set(asked[:4])
+    assert read(store, lambda tx: tx.ids_known([])) == set()
+    store.write(lambda tx: tx.forgotten_sweep(10, 1))
+    assert read(store, lambda tx: tx.ids_known(asked)) == set(asked[1:4])

@@ -97,6 +97,25 @@ def test_S4_a_local_event_takes_the_next_stamp_and_the_next_number(store: Store)
     )
 
 
+def test_S4_many_local_events_in_a_row_take_the_stamps_and_numbers_of_as_many_single_ones(
+    store: Store,
+) -> None:
+    store.write(lambda tx: tx.mesh_add(mesh_row("team", lamport=7, seq=2)))
+    assert store.write(lambda tx: tx.tick_many("team", 3)) == (8, 3, None, 0)
+    assert store.write(lambda tx: tx.tick("team")) == (11, 6, None, 0)
+    with pytest.raises(UnknownMesh):
+        store.write(lambda tx: tx.tick_many("nowhere", 2))
+
+
+def test_S4_a_clock_that_would_wear_out_within_many_events_does_not_move(store: Store) -> None:
+    store.write(lambda tx: tx.mesh_add(mesh_row("team", lamport=LAMPORT_MAX - 2)))
+    with pytest.raises(BadStamp):
+        store.write(lambda tx: tx.tick_many("team", 3))
+    assert store.write(lambda tx: tx.tick_many("team", 2))[0] == LAMPORT_MAX - 1
+    with pytest.raises(BadStamp):
+        store.write(lambda tx: tx.tick("team"))
+
+
 @pytest.mark.parametrize(("ours", "theirs", "then"), [(0, 1, 2), (5, 3, 6), (5, 5, 6), (5, 9, 10)])
 def test_S4_a_merged_event_moves_the_clock_past_both(
     store: Store, ours: int, theirs: int, then: int

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from holdfast.node.core import commit as commit_module
-from holdfast.node.core import plain_commits
 from holdfast.node.core.read_intents import ReadIntents
+from holdfast.node.core.runs import plain_commits
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.errors import BadEntity, BadEnvelope, Refused
 from holdfast.rules.limits import READ_INTENTS_BYTES_MAX, READ_INTENTS_MAX

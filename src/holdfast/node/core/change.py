@@ -18,6 +18,7 @@ from holdfast.rules.bodies import OPS, Body, encode_body, family_of
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.data_classes import data_class_of, is_decided, write_class_of
 from holdfast.rules.envelope import (
+    PROTOCOL,
     VERSION,
     Base,
     Destination,
@@ -25,12 +26,13 @@ from holdfast.rules.envelope import (
     Priority,
     decode_trusted,
     encode,
+    encode_fields,
 )
 from holdfast.rules.errors import HasVoters, IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
 from holdfast.rules.ids import aside_id, id_text, parse_new_id
 from holdfast.rules.message import MESSAGE
-from holdfast.rules.order import Stamp
+from holdfast.rules.order import Stamp, Version
 from holdfast.rules.outbox import gives_id_back, lane_of, outbox_row
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import Entry, OutboxRow
@@ -136,34 +138,20 @@ class Change:
         """The receipt of an earlier call with this id; None if there was none."""
         return known_receipt(tx, self.id, self.fingerprint, self.mesh)
 
+    def make_ready(self, tx: Reader) -> None:
+        """Makes the checks and looks that come before its stamp; raises what refuses it. It changes
+        nothing in the store.
+        """
+
     def carry_out(self, tx: Transaction) -> Receipt:
+        self.make_ready(tx)
         ctx = self.ctx
         lamport, seq, lane, on_bus = tx.tick(self.mesh)
         find = CURRENT.get(self.op)
         current = None if find is None else find(tx, self, self.body)
         assert current is None or current.lamport < lamport, "our clock is past everything we hold"
         now = ctx.now_ms()
-        envelope = Envelope(
-            version=self.envelope_version(),
-            id=self.id,
-            mesh=self.mesh,
-            op=self.op,
-            entity=self.entity,
-            owner=self.owner,
-            origin=ctx.peer,
-            epoch=ctx.epoch,
-            seq=seq,
-            lamport=lamport,
-            created_at=now,
-            write_class=_WRITE_CLASS[self.op],
-            fingerprint=self.fingerprint,
-            base=None if current is None else Base(current.lamport, current.peer),
-            meta=self.meta,
-            body=self.encoded,
-            to=self.to,
-            reply_to=self.reply_to,
-            priority=self.priority,
-        )
+        envelope = self.envelope(seq, lamport, now, current)
         raw = encode(envelope)
         offset = tx.log_append(
             self.id, self.mesh, self.op, self.entity, ctx.peer, lamport, now, raw
@@ -178,6 +166,43 @@ class Change:
         if lane is not None:
             tx.outbox_add((outbox_row(lane, envelope, offset, now),))
         return Receipt(self.id, offset, lamport, ctx.peer, False, outcome)
+
+    def envelope(self, seq: int, lamport: int, now_ms: int, current: Version | None) -> Envelope:
+        """It, with these numbers; `current` is the version that it replaces."""
+        return Envelope(
+            version=self.envelope_version(),
+            id=self.id,
+            mesh=self.mesh,
+            op=self.op,
+            entity=self.entity,
+            owner=self.owner,
+            origin=self.ctx.peer,
+            epoch=self.ctx.epoch,
+            seq=seq,
+            lamport=lamport,
+            created_at=now_ms,
+            write_class=_WRITE_CLASS[self.op],
+            fingerprint=self.fingerprint,
+            base=None if current is None else Base(current.lamport, current.peer),
+            meta=self.meta,
+            body=self.encoded,
+            to=self.to,
+            reply_to=self.reply_to,
+            priority=self.priority,
+        )
+
+    def encode(self, seq: int, lamport: int, now_ms: int, current: Version | None) -> bytes:
+        """Its envelope as bytes: what `encode` makes of `envelope`, at half of the price."""
+        return encode_fields(
+            (
+                *(PROTOCOL, self.envelope_version(), self.id, self.mesh, self.op, self.entity),
+                *(self.owner, self.ctx.peer, self.ctx.epoch, seq, lamport, now_ms),
+                *(_WRITE_CLASS[self.op], "committed", self.fingerprint),
+                None if current is None else (current.lamport, current.peer, None),
+                *(self.meta, self.encoded, self.to, self.reply_to, self.priority),
+                *(None, None, None),
+            )
+        )
 
 
 def known_receipt(tx: Reader, id: bytes, asked: bytes, mesh: str) -> Receipt | None:

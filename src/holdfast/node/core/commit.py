@@ -26,8 +26,8 @@ import msgspec
 from holdfast.node.core.commit_view import CommittedState
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import note_replaced
-from holdfast.node.core.plain_commits import PlainCommit, fold_plain, read_all_plain
 from holdfast.node.core.read_intents import ReadIntent
+from holdfast.node.core.runs.plain_commits import PlainCommit, fold_plain, read_all_plain
 from holdfast.node.core.write_queue import queue_get, queue_put
 from holdfast.rules.bodies import Body
 from holdfast.rules.envelope import Envelope, decode

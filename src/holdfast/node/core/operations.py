@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.context import NodeContext
+from holdfast.node.core.runs.plain_changes import PlainChange
 from holdfast.node.core.views import Hit, Memory, StateEntry
 from holdfast.rules import limits, names
 from holdfast.rules.audit_chain import (
@@ -76,7 +77,7 @@ Meta = Mapping[str, Any] | None
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
-class _Required(Change):
+class _Required(PlainChange):
     """A change that is refused if what it needs is not so: something to delete, a stamp."""
 
     __slots__ = ("_require",)
@@ -85,12 +86,11 @@ class _Required(Change):
         super().__init__(*args, **kwargs)
         self._require = require
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         self._require(tx)
-        return super().carry_out(tx)
 
 
-class _Replacing(Change):
+class _Replacing(PlainChange):
     """A value that may take the place of another one of the same key, and keeps when that was first
     made. Each run looks anew. After a deletion it is made anew: deletions are forgotten at some
     time, and what follows must not depend on that.
@@ -116,15 +116,22 @@ class _Replacing(Change):
         self._find, self._asked, self._require = find, body, require
         self._created_at = created_at
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         if self._require is not None:
             self._require(tx)
-        row, created_at = self._find(tx), self._created_at
+        self._follow(self._find(tx))
+
+    def make_ready_on(self, tx: Reader, row: MemoryRow | None) -> None:
+        if self._require is not None:
+            self._require(tx)
+        self._follow(row)
+
+    def _follow(self, row: MemoryRow | FileRow | None) -> None:
+        created_at = self._created_at
         if row is not None and not row.tombstone:
             created_at = row.created_at or row.updated_at
         self.body = replace(self._asked, created_at=created_at)
         self.encoded = encode_body(self.body)
-        return super().carry_out(tx)
 
     def envelope_version(self) -> str:
         return version_of_body(self.body)
@@ -157,7 +164,7 @@ def state_set(
     names.check_key(key)
     body = StateSet(encode_value(value))
     if expect is None:
-        return Change(ctx, mesh, "state.set", key, body, id=id, meta=meta)
+        return PlainChange(ctx, mesh, "state.set", key, body, id=id, meta=meta)
     expected = read_expect(expect)
 
     def require(tx: Reader) -> None:
@@ -372,11 +379,11 @@ class FileSharing(_Replacing):
 
     __slots__ = ()
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         assert isinstance(self.body, FileShare)
         if self.body.content is None and not self.ctx.blobs.exists(self.body.sha256.hex()):
             raise BlobGone
-        return super().carry_out(tx)
+        super().make_ready(tx)
 
 
 def file_share(
@@ -417,13 +424,12 @@ class TaskMove(Change):
 
     __slots__ = ()
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         task = require_task(tx, self.mesh, self.entity)
         self.allow(task)
         if isinstance(self.body, TaskTurn):
             self.body = TaskTurn(task.generation)
             self.encoded = encode_body(self.body)
-        return super().carry_out(tx)
 
     def allow(self, task: TaskRow) -> None:
         """Raises unless this turn may be made on the task as it stands."""
@@ -499,12 +505,11 @@ class FactNaming(Change):
 
     __slots__ = ()
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         assert isinstance(self.body, Fact)
         for digest in self.body.objects:
             if not self.ctx.blobs.exists(digest.hex()):
                 raise UnknownObject(f"the object {digest.hex()} is not on this node")
-        return super().carry_out(tx)
 
 
 def fact_append(
@@ -522,7 +527,7 @@ def fact_append(
     names.check_key(predicate, "predicate", limits.PREDICATE_BYTES_MAX)
     named = _digests(objects)
     body = Fact(predicate, encode_value(object), named)
-    kind = FactNaming if named else Change
+    kind = FactNaming if named else PlainChange
     return kind(ctx, mesh, "fact.append", subject, body, id=id, meta=meta)
 
 
@@ -559,7 +564,7 @@ class Event(Change):
         unplaced = AuditAppend(0, 0, 0, b"", b"", payload)
         super().__init__(ctx, mesh, "audit.append", stream, unplaced, id=id, asked=payload)
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         chain = AuditChain(self.mesh, self.entity, self.ctx.peer, self.ctx.epoch)
         known = tx.audit_chain_get(chain)
         last = None if known is None else tx.audit_get(chain, known.last)
@@ -568,7 +573,6 @@ class Event(Change):
             event.epoch, event.seq, event.at, event.previous, event.hash, event.payload
         )
         self.encoded = encode_body(self.body)
-        return super().carry_out(tx)
 
 
 def audit_append(

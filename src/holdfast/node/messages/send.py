@@ -161,9 +161,8 @@ class MessageChange(Change):
             f"(its fingerprint begins with {first[:PREFIX_BYTES].hex()})"
         )
 
-    def carry_out(self, tx: Transaction) -> Receipt:
+    def make_ready(self, tx: Reader) -> None:
         require_shared(tx, self.mesh)
-        return super().carry_out(tx)
 
 
 class SendMessage:

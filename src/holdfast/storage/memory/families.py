@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.rules.order import Version, is_newer
@@ -19,6 +19,10 @@ class MemoryFamilies(UndoTables):
         row = self.state_get(mesh, key)
         return None if row is None else row.version
 
+    def state_version_many(self, mesh: str, keys: Collection[str]) -> dict[str, Version]:
+        found = ((key, self.state_version(mesh, key)) for key in keys)
+        return {key: version for key, version in found if version is not None}
+
     def state_get(self, mesh: str, key: str) -> StateRow | None:
         return self._table("state").get((mesh, key))
 
@@ -32,6 +36,10 @@ class MemoryFamilies(UndoTables):
 
     def memory_get(self, mesh: str, owner: str, key: str) -> MemoryRow | None:
         return self._table("memory").get((mesh, owner, key))
+
+    def memory_get_many(self, mesh: str, owner: str, keys: Collection[str]) -> dict[str, MemoryRow]:
+        found = ((key, self.memory_get(mesh, owner, key)) for key in keys)
+        return {key: row for key, row in found if row is not None}
 
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
         rows = [row for row in self._rows("memory", mesh) if row.key == key and not row.tombstone]
@@ -100,8 +108,16 @@ class MemoryFamilies(UndoTables):
     def state_put(self, row: StateRow) -> None:
         self._put_newer("state", (row.mesh, row.key), row)
 
+    def state_put_many(self, rows: Sequence[StateRow]) -> None:
+        for row in rows:
+            self.state_put(row)
+
     def memory_put(self, row: MemoryRow) -> None:
         self._put_newer("memory", (row.mesh, row.owner, row.key), row)
+
+    def memory_put_many(self, rows: Sequence[MemoryRow]) -> None:
+        for row in rows:
+            self.memory_put(row)
 
     def file_put(self, row: FileRow) -> None:
         self._put_newer("file", (row.mesh, row.owner, row.path), row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -37,6 +37,10 @@ class MemoryLog(MemoryStreams):
     def log_find(self, id: bytes) -> Entry | None:
         offset = self._table("log_id").get(id)
         return None if offset is None else self._table("log")[offset]
+
+    def ids_known(self, ids: Collection[bytes]) -> set[bytes]:
+        known = (self._table("log_id"), self._table("forgotten"))
+        return {id for id in ids if any(id in table for table in known)}
 
     def log_range(self, start: int, end: int, limit: int) -> list[Entry]:
         first, last = self.log_bounds()

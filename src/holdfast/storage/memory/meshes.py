@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.rules.errors import AlreadyExists, UnknownMesh
-from holdfast.rules.lamport import merge_run, tick, worn_out
+from holdfast.rules.lamport import merge_run, worn_out
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.rows import BlockedPeer, KnownMember, MeshRow, PeerRow
 from holdfast.storage.memory.undo import UndoTables
@@ -52,13 +52,16 @@ class MemoryMeshes(UndoTables):
         self._put("mesh", row.slug, changed)
 
     def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
+        return self.tick_many(mesh, 1)
+
+    def tick_many(self, mesh: str, count: int) -> tuple[int, int, str | None, int]:
         row = self._require_mesh(mesh)
-        if row.lamport >= LAMPORT_MAX:
+        if row.lamport > LAMPORT_MAX - count:
             raise worn_out(mesh)
-        ticked = msgspec.structs.replace(row, lamport=tick(row.lamport), seq=row.seq + 1)
+        ticked = msgspec.structs.replace(row, lamport=row.lamport + count, seq=row.seq + count)
         self._put("mesh", mesh, ticked)
         lane = f"broker:{mesh}" if row.shared else None
-        return ticked.lamport, ticked.seq, lane, int(row.on_bus)
+        return row.lamport + 1, row.seq + 1, lane, int(row.on_bus)
 
     def tick_merged(self, mesh: str, incoming: int, now_ms: int) -> int:
         return self.tick_merged_run(mesh, (incoming,), now_ms)

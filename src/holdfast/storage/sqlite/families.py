@@ -7,10 +7,11 @@ version over a newer one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.rules.order import Version
 from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, SweptRow
@@ -36,6 +37,10 @@ def _put_newer(columns: RowColumns[Any], key: str) -> str:
 
 
 _PUT_STATE = _put_newer(_STATE, "mesh, key")
+_VERSIONS = (
+    "SELECT key, lamport, peer, id FROM state "
+    "WHERE mesh = ? AND key IN (SELECT value FROM json_each(?))"
+)
 _PUT_MEMORY = _put_newer(_MEMORY, "mesh, owner, key")
 _PUT_FILE = _put_newer(_FILE, "mesh, owner, path")
 _PUT_BLOB = _BLOB.upsert("sha256", keep=("size", "created_at"))
@@ -58,6 +63,10 @@ class FamilyReads:
             "SELECT lamport, peer, id FROM state WHERE mesh = ? AND key = ?", (mesh, key)
         ).get
         return None if row is None else Version(*row)
+
+    def state_version_many(self, mesh: str, keys: Collection[str]) -> dict[str, Version]:
+        found = self._con.execute(_VERSIONS, (mesh, _listed(keys)))
+        return {key: Version(lamport, peer, id) for key, lamport, peer, id in found}
 
     def state_get(self, mesh: str, key: str) -> StateRow | None:
         return _STATE.find(self._con, "WHERE mesh = ? AND key = ?", (mesh, key))
@@ -86,6 +95,14 @@ class FamilyReads:
         return _MEMORY.find(
             self._con, "WHERE mesh = ? AND owner = ? AND key = ?", (mesh, owner, key)
         )
+
+    def memory_get_many(self, mesh: str, owner: str, keys: Collection[str]) -> dict[str, MemoryRow]:
+        rows = _MEMORY.select(
+            self._con,
+            "WHERE mesh = ? AND owner = ? AND key IN (SELECT value FROM json_each(?))",
+            (mesh, owner, _listed(keys)),
+        )
+        return {row.key: row for row in rows}
 
     def memory_all(self, mesh: str, key: str) -> list[MemoryRow]:
         return _MEMORY.select(
@@ -168,6 +185,10 @@ def above_prefix(prefix: str) -> str | None:
     return rest[:-1] + chr(0xE000 if following == 0xD800 else following)
 
 
+def _listed(keys: Collection[str]) -> str:
+    return msgspec.json.encode(list(keys)).decode()
+
+
 def _owned_page(
     key: str, mesh: str, owner: str | None, after: tuple[str, str], limit: int
 ) -> tuple[str, tuple[Any, ...]]:
@@ -188,8 +209,14 @@ class FamilyWrites(FamilyReads):
     def state_put(self, row: StateRow) -> None:
         self._once.execute(_PUT_STATE, _STATE.values(row))
 
+    def state_put_many(self, rows: Sequence[StateRow]) -> None:
+        self._con.executemany(_PUT_STATE, map(_STATE.values, rows))
+
     def memory_put(self, row: MemoryRow) -> None:
         self._con.execute(_PUT_MEMORY, _MEMORY.values(row))
+
+    def memory_put_many(self, rows: Sequence[MemoryRow]) -> None:
+        self._con.executemany(_PUT_MEMORY, map(_MEMORY.values, rows))
 
     def file_put(self, row: FileRow) -> None:
         self._con.execute(_PUT_FILE, _FILE.values(row))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import apsw
@@ -26,6 +26,11 @@ _BY_ENTITY = " AND ".join(f"op <> '{op}'" for op in NOT_BY_ENTITY)
 _INSERT = (
     "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via, leaf) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_KNOWN = (
+    "SELECT log.id FROM json_each(?1) AS wanted CROSS JOIN log ON log.id = unhex(wanted.value) "
+    "UNION ALL SELECT forgotten.id FROM json_each(?1) AS wanted "
+    "CROSS JOIN forgotten ON forgotten.id = unhex(wanted.value)"
 )
 
 
@@ -123,6 +128,12 @@ class LogReads(LogPages):
     def forgotten(self, id: bytes) -> tuple[int, bytes] | None:
         row = self._con.execute("SELECT offset, fingerprint FROM forgotten WHERE id = ?", (id,)).get
         return None if row is None else (row[0], row[1])
+
+    def ids_known(self, ids: Collection[bytes]) -> set[bytes]:
+        if not ids:
+            return set()
+        wanted = msgspec.json.encode([id.hex() for id in ids]).decode()
+        return {id for (id,) in self._con.execute(_KNOWN, (wanted,))}
 
     @property
     def _checked(self) -> str:

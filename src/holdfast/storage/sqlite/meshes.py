@@ -90,12 +90,15 @@ class MeshWrites(MeshReads):
             raise UnknownMesh(f"there is no mesh {row.slug!r}")
 
     def tick(self, mesh: str) -> tuple[int, int, str | None, int]:
+        return self.tick_many(mesh, 1)
+
+    def tick_many(self, mesh: str, count: int) -> tuple[int, int, str | None, int]:
         try:
             ticked = self._once.execute(
-                "UPDATE mesh SET lamport = lamport + 1, seq = seq + 1 "
-                "WHERE slug = ? AND ending = 0 RETURNING lamport, seq, "
+                "UPDATE mesh SET lamport = lamport + ?1, seq = seq + ?1 "
+                "WHERE slug = ?2 AND ending = 0 RETURNING lamport - ?1 + 1, seq - ?1 + 1, "
                 "iif(kind = 'personal', NULL, 'broker:' || slug), on_bus",
-                (mesh,),
+                (count, mesh),
             ).get
         except apsw.ConstraintError:
             raise worn_out(mesh) from None  # past 63 bits it would be no integer any more

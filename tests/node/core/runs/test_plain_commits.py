@@ -12,7 +12,7 @@ import pytest
 from holdfast.node.core import commit as commit_module
 from holdfast.node.core.commit import CommitRun, Committed, CommittedEntry
 from holdfast.node.core.context import NodeContext
-from holdfast.node.core.plain_commits import PlainFolded, fold_plain
+from holdfast.node.core.runs.plain_commits import PlainFolded, fold_plain
 from holdfast.node.core.write_queue import queue_add
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.ids import id_text
