@@ -69,11 +69,11 @@ class Up(NamedTuple):
 
 
 @contextmanager
-def up(folder: Path, dsn: str | None = None, port: int = 0) -> Iterator[Up]:
+def up(folder: Path, dsn: str | None = None, port: int = 0, *more: str) -> Iterator[Up]:
     """Durable, as it is by default: every group is on the disk before it is answered."""
     command = [sys.executable, "-m", "holdfast", "broker", "serve", "--json"]
     command += ["--store", str(folder), "--tcp", f"127.0.0.1:{port}", "--name", "hub"]
-    command += ["--rate", "10000000"]
+    command += ["--rate", "10000000", *more]
     environ = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
     if dsn is not None:
         environ["HOLDFAST_BROKER_DSN"] = dsn
@@ -114,8 +114,8 @@ def call(up: Up, session: str, method: str, path: str, body: object = None) -> A
 class Member:
     """A name, a key, and messages of the usual size."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, mesh: str = MESH) -> None:
+        self.name, self.mesh = name, mesh
         self.seed = sha256(f"bench {name}".encode()).digest()
         self.key = keys.public_key(self.seed)
         self._numbers = count(1)
@@ -124,8 +124,8 @@ class Member:
         """Registers the mesh and declares its topic; a session for calls."""
         with Wire(up, self) as wire:
             session = wire.session
-        call(up, session, "POST", "/api/my/meshes", {"slug": MESH})
-        path = f"/api/my/meshes/{MESH}/destinations"
+        call(up, session, "POST", "/api/my/meshes", {"slug": self.mesh})
+        path = f"/api/my/meshes/{self.mesh}/destinations"
         call(up, session, "POST", path, {"kind": "topic", "ref": TOPIC})
         return session
 
@@ -141,7 +141,7 @@ class Member:
         return encode(
             Envelope(
                 id=uuid7(now + number // 100, os.urandom(10)),
-                mesh=MESH,
+                mesh=self.mesh,
                 op="message.send",
                 entity=entity_of(kind, ref),
                 origin=self.name,
@@ -268,20 +268,48 @@ def _frame_at(held: bytearray, at: int) -> tuple[int, int, int] | None:
 
 def accept_rate(up: Up, member: Member, raws: Sequence[bytes], window: int) -> float:
     """Messages a second on one connection with so many in flight."""
-    items = [Item(number, raw) for number, raw in enumerate(raws)]
-    with Wire(up, member) as wire:
+    with Pushing(up, member, raws) as one:
         begun = perf_counter()
-        wire.send(Push(MESH, 0, items[:window]))
-        sent, answered = min(window, len(items)), 0
-        while answered < len(items):
-            done = 0
-            for frame in wire.receive():
-                if isinstance(frame, Acks):
-                    done += len(frame.answers)
-                    if any(answer.status != _CREATED for answer in frame.answers):
-                        raise RuntimeError(f"not accepted: {frame.answers[0]}")
-            answered += done
-            if done and sent < len(items):
-                wire.send(Push(MESH, 0, items[sent : sent + done]))
-                sent = min(sent + done, len(items))
-        return len(items) / (perf_counter() - begun)
+        one.begin(window)
+        while one.goes_on():
+            pass
+        return len(raws) / (perf_counter() - begun)
+
+
+class Pushing:
+    """A member that hands in messages on one connection: as many go out as answers came in."""
+
+    def __init__(self, up: Up, member: Member, raws: Sequence[bytes]) -> None:
+        self._mesh = member.mesh
+        self._items = [Item(number, raw) for number, raw in enumerate(raws)]
+        self._wire = Wire(up, member)
+        self._sent = self._answered = 0
+
+    def __enter__(self) -> Pushing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wire.__exit__()
+
+    def fileno(self) -> int:
+        return self._wire.fileno()
+
+    def begin(self, window: int) -> None:
+        self._push(min(window, len(self._items)))
+
+    def goes_on(self) -> bool:
+        """Waits for answers and hands in as many; False when all messages are answered."""
+        done = 0
+        for frame in self._wire.receive():
+            if isinstance(frame, Acks):
+                done += len(frame.answers)
+                if any(answer.status != _CREATED for answer in frame.answers):
+                    raise RuntimeError(f"not accepted: {frame.answers[0]}")
+        self._answered += done
+        self._push(min(done, len(self._items) - self._sent))
+        return self._answered < len(self._items)
+
+    def _push(self, many: int) -> None:
+        if many:
+            self._wire.send(Push(self._mesh, 0, self._items[self._sent : self._sent + many]))
+            self._sent += many

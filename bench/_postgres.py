@@ -101,3 +101,32 @@ def singles_rate(where: str, database: str, raws: Sequence[bytes]) -> float:
         return len(raws) / took
 
     return float(uvloop.run(work()))
+
+
+async def postmaster(dsn: str) -> int:
+    """The process whose children all of a server's are."""
+    import asyncpg
+
+    con = await asyncpg.connect(dsn)
+    backend = await con.fetchval("SELECT pg_backend_pid()")
+    parent = _fields(backend)[1]
+    await con.close()
+    return int(parent)
+
+
+def family_cpu_s(pid: int) -> float:
+    """What a process and its children have used of the processor, those that have ended too."""
+    ticks = sum(map(int, _fields(pid)[11:15]))
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = _fields(int(each.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == pid:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: int) -> list[str]:
+    """Of `/proc/PID/stat`, from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()

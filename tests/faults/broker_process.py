@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.broker.settings import BrokerSettings
@@ -20,8 +21,8 @@ PATIENCE_S = 90
 class BrokerProcess:
     """`holdfast broker serve` on SQLite, or on PostgreSQL by a DSN."""
 
-    def __init__(self, folder: Path, dsn: str | None = None) -> None:
-        self.folder, self._dsn = folder, dsn
+    def __init__(self, folder: Path, dsn: str | None = None, processes: int = 1) -> None:
+        self.folder, self._dsn, self._processes = folder, dsn, processes
         self._place = f"127.0.0.1:{_free_port()}"
         self.url = f"http://{self._place}"
         self.lives = 0
@@ -37,6 +38,7 @@ class BrokerProcess:
         """Returns when it is ready. `dying` is a point, and at which passing it kills itself."""
         program = [str(DYING), *dying] if dying else ["-m", "holdfast"]
         words = ["broker", "serve", "--json", "--store", str(self.folder), "--tcp", self._place]
+        words += [f"--processes={self._processes}"]
         dsn = {} if self._dsn is None else {"HOLDFAST_BROKER_DSN": self._dsn}
         process = self._process = subprocess.Popen(
             [sys.executable, *program, *words, "--name", "hub"],
@@ -58,6 +60,19 @@ class BrokerProcess:
     @property
     def is_up(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that it has begun."""
+        assert self._process is not None
+        own = str(self._process.pid)
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, parent, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+                if parent == own and state != "Z":
+                    found.append(int(folder.name))
+        return sorted(found)
 
     def end(self) -> None:
         """However a test ended."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,6 +46,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600 * FACTOR)]
 PEERS = ("ana", "bob")
 TOPIC, QUEUE = "news", "work"
 KILLS = 3 * FACTOR
+PROCESSES = 3
+"""Of one broker on PostgreSQL."""
 STEP = 100
 """About so many more are done before the next kill."""
 ALL = 1 << 40
@@ -213,10 +217,10 @@ def _rows(node: Any) -> Any:
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess]:
-    dsn = None
-    if getattr(request, "param", "sqlite") == "postgres":
+    dsn, kind = None, getattr(request, "param", "sqlite")
+    if kind != "sqlite":
         dsn = asyncio.run(server().database(name_for(tmp_path)))
-    made = BrokerProcess(tmp_path / "hub", dsn)
+    made = BrokerProcess(tmp_path / "hub", dsn, PROCESSES if kind == "processes" else 1)
     yield made
     made.end()
 
@@ -238,7 +242,7 @@ def two_at_work(folder: Path, broker: BrokerProcess, seed: int) -> Iterator[Pair
         pair.check_broker()
 
 
-@pytest.mark.parametrize("broker", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("broker", ["sqlite", "postgres", "processes"], indirect=True)
 @pytest.mark.parametrize("seed", seeds(1))
 def test_D2_a_broker_killed_at_random_keeps_what_it_acknowledged_once(
     tmp_path: Path, broker: BrokerProcess, seed: int
@@ -253,6 +257,48 @@ def test_D2_a_broker_killed_at_random_keeps_what_it_acknowledged_once(
         pair.done(STEP // 2)
     assert broker.lives == KILLS + 1
     print(f"{len(pair.told)} done through {KILLS} kills")
+
+
+@pytest.mark.parametrize("broker", ["processes"], indirect=True)
+@pytest.mark.parametrize("seed", seeds(1))
+def test_D2_one_process_of_a_broker_killed_at_random_keeps_what_it_acknowledged_once(
+    tmp_path: Path, broker: BrokerProcess, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with two_at_work(tmp_path, broker, seed) as pair:
+        for _ in range(KILLS):
+            pair.done(rng.randrange(STEP // 2, STEP))
+            before = broker.pids
+            assert len(before) == PROCESSES
+            os.kill(rng.choice(before), signal.SIGKILL)
+            until(partial(_is_whole_without, broker, set(before)), 120)
+        pair.done(STEP // 2)
+    assert broker.lives == 1
+    assert broker.said.count(b"was ended by signal 9") == KILLS
+
+
+@pytest.mark.parametrize("broker", ["processes"], indirect=True)
+def test_D2_a_killed_parent_leaves_no_process_of_the_broker(broker: BrokerProcess) -> None:
+    broker.start()
+    left = broker.pids
+    assert len(left) == PROCESSES
+    broker.kill()
+    until(lambda: not any(map(_lives, left)), 60)
+    broker.start()
+    broker.stop()
+
+
+def _is_whole_without(broker: BrokerProcess, before: set[int]) -> bool:
+    """Whether one of its processes is another one than before."""
+    now = set(broker.pids)
+    return len(now) == PROCESSES and len(now - before) == 1
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 POINTS = ("insert: before", "commit: before", "commit: after", "answer: before", "answer: after")

@@ -21,6 +21,8 @@ values. The shell around it carries them out.
 * `strangers` knows who was a member lately, and limits what those cost who are none.
 * `broker` holds what the connections share; `daemon` starts and stops the process, `upkeep` sweeps,
   `http` answers everything that is no conversation, `operator` is for the person who runs it.
+* On PostgreSQL `parent` begins several such processes, and `processes` is what they
+  know of each other.
 
 An envelope is acknowledged after its group is committed, and a feed only reads what is committed.
 All SQL is in `storage/broker`; what a node does with its broker is in `node/sync`.

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from holdfast.broker.accept import Acceptor
 from holdfast.broker.counters import BrokerCounts
 from holdfast.broker.feed import FeedSizes
 from holdfast.broker.identity import Identity
+from holdfast.broker.processes.crew import Crew
+from holdfast.broker.processes.sessions import CrewSessions
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.settings import BrokerSettings, retention_of
 from holdfast.broker.strangers import Strangers
@@ -46,8 +48,10 @@ class Broker:
         *,
         threads: Executor | None = None,
         source: Clock | None = None,
+        crew: Crew | None = None,
     ) -> None:
-        self.store, self.identity, self.settings = store, identity, settings
+        """`crew` is what this process knows of others of the same parent."""
+        self.store, self.identity, self.settings, self.crew = store, identity, settings, crew
         self.threads = threads
         self.source = source or SystemClock()
         self.mode = mode
@@ -71,7 +75,9 @@ class Broker:
             rate_per_s=settings.rate_per_s,
         )
         self.strangers = Strangers(store, monotonic, self.counts)
-        self.sessions = Sessions(identity, clock=monotonic, random=os.urandom)
+        self.sessions: Sessions = Sessions(identity, clock=monotonic, random=os.urandom)
+        if crew is not None:
+            self._join(crew)
         self.certificate = b""
         """The digest of the certificate that the TLS listener shows."""
         self.connections: set[Connection] = set()
@@ -88,6 +94,30 @@ class Broker:
         """How much of the wall clock does not count towards any age."""
         self._epoch_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _join(self, crew: Crew) -> None:
+        sessions = self.sessions = CrewSessions(
+            self.identity,
+            clock=monotonic,
+            random=os.urandom,
+            number=crew.place.number,
+            secret=crew.place.secret,
+            ask=crew.ask_from_thread,
+        )
+        # A thread of its own: those of calls may all wait for another process.
+        proofs = ThreadPoolExecutor(1, "holdfast-proofs")
+
+        async def prove(body: bytes) -> bytes:
+            return await asyncio.get_running_loop().run_in_executor(
+                proofs, sessions.prove_for, body
+            )
+
+        crew.answers("prove", prove)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process does what one does for all that share a folder."""
+        return self.crew is None or self.crew.place.leads
 
     def ticks_ms(self) -> int:
         return ticks_ms()

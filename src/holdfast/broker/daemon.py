@@ -20,6 +20,7 @@ from holdfast.broker.connection import Connection
 from holdfast.broker.http.app import FastAccept, broker_app
 from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.identity import Identity
+from holdfast.broker.processes.crew import Crew
 from holdfast.broker.server_clock import ServerClock
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import BrokerUpkeep
@@ -54,6 +55,17 @@ def open_store(settings: BrokerSettings) -> BrokerStore:
     return ThreadedBrokerStore(SqliteBrokerStore(settings.store, sync=settings.sync, room=room))
 
 
+async def claim(store: BrokerStore, identity: Identity, settings: BrokerSettings) -> None:
+    """Makes the database this broker's; raises if it is another one's."""
+    key = public_key(identity.seed())
+    noted = await store.claim(key, replace=settings.replace_key)
+    if noted != key:
+        raise AnotherBroker(
+            f"this database belongs to the broker with the key {noted.hex()}, and the key in "
+            f"{settings.store} is {key.hex()}"
+        )
+
+
 class BrokerDaemon(Service):
     """Serves one broker in the running event loop."""
 
@@ -64,10 +76,13 @@ class BrokerDaemon(Service):
         on_event: OnEvent = silent,
         on_overtime: Callable[[], None] | None = None,
         parts: MakeParts = no_parts,
+        crew: Crew | None = None,
     ) -> None:
-        """`parts` makes what is served besides the API."""
+        """`parts` makes what is served besides the API. `crew`: this is one of several processes,
+        whose parent listens and holds the folder.
+        """
         super().__init__(on_event, on_overtime)
-        self._settings, self._parts = settings.check(), parts
+        self._settings, self._parts, self._crew = settings.check(), parts, crew
         self._broker: Broker | None = None
         self._api: BrokerApi | None = None
         self.ready = asyncio.Event()
@@ -89,8 +104,13 @@ class BrokerDaemon(Service):
         settings = self._settings
         identity = await asyncio.to_thread(Identity, settings.store, settings.name)
         paths = HomePaths(settings.store)
-        lock = DaemonLock(paths, what="a broker", end="end it first")
-        ending.callback(lock.close)
+        crew, lock = self._crew, None
+        if crew is None:
+            lock = DaemonLock(paths, what="a broker", end="end it first")
+            ending.callback(lock.close)
+        else:
+            crew.on_stop, crew.on_reload = self.stop, self._reload_soon
+            await crew.begin(ending)
         ending.callback(self._tell_stopped)
         own = SystemClock()
         source: Clock = own if settings.dsn is None else ServerClock(own, ticks_ms)
@@ -99,16 +119,17 @@ class BrokerDaemon(Service):
         ending.push_async_callback(store.close)
         if isinstance(source, ServerClock):
             source.set(await store.server_ms())
-        await self._claim(store, identity)
+        await claim(store, identity, settings)
         await store.set_mode(*settings.mode)
         threads = ThreadPoolExecutor(limits.SERVER_THREADS, "holdfast-broker")
         ending.callback(threads.shutdown, wait=False)
         broker = self._broker = Broker(
-            store, identity, settings, settings.mode, threads=threads, source=source
+            store, identity, settings, settings.mode, threads=threads, source=source, crew=crew
         )
         store.on_news(broker.wakeups.news)
         api = self._api = BrokerApi(broker)
-        listeners, broker.certificate = bind_listeners(paths, settings, ending)
+        bind = bind_listeners if crew is None else crew.listeners
+        listeners, broker.certificate = bind(paths, settings, ending)
         self._listeners = listeners
         app = broker_app(api)
         app.parts = self._parts(api, app)
@@ -120,6 +141,8 @@ class BrokerDaemon(Service):
             most=limits.BROKER_CONNECTIONS_MAX,
             web=settings.web,
         )
+        if crew is not None:
+            crew.connections = lambda: server.connections
         self._in_background(BrokerUpkeep(broker).run(), ending)
         ending.push_async_callback(self._end_calls, server)
         self.addresses = api.addresses
@@ -133,24 +156,24 @@ class BrokerDaemon(Service):
         api.phase = "ready"
         self.ready.set()
 
-    async def _open_door(self, api: BrokerApi, lock: DaemonLock, server: Server) -> None:
+    async def _open_door(self, api: BrokerApi, lock: DaemonLock | None, server: Server) -> None:
         await open_loopback(server, self._settings.store)
         self._note_addresses(api, lock, server)
 
-    def _note_addresses(self, api: BrokerApi, lock: DaemonLock, server: Server) -> None:
+    def _note_addresses(self, api: BrokerApi, lock: DaemonLock | None, server: Server) -> None:
         api.addresses[:] = [listener.address for listener in server.listeners]
-        lock.write(DaemonNote(os.getpid(), api.addresses))
+        api.doors[:] = [one.address for one in server.listeners if not one.shared]
+        if lock is not None:
+            lock.write(DaemonNote(os.getpid(), api.addresses))
 
-    async def _claim(self, store: BrokerStore, identity: Identity) -> None:
-        key = public_key(identity.seed())
-        noted = await store.claim(key, replace=self._settings.replace_key)
-        if noted != key:
-            raise AnotherBroker(
-                f"this database belongs to the broker with the key {noted.hex()}, and the key in "
-                f"{self._settings.store} is {key.hex()}"
-            )
+    def _reload_soon(self) -> None:
+        self.broker.in_background(self.reload())
 
     def _tell_ready(self) -> None:
+        if self._crew is not None:
+            self._on_event("ready", {})
+            self._crew.ready()
+            return
         identity = self.broker.identity
         self._tell_serving(
             {

@@ -54,6 +54,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sweep_every_ms: int = limits.SWEEP_EVERY_MS
     connections: str = ConnectionPolicy.ALLOW_CONCURRENT
     """Which connections stay when a member has several: see `rules.connection_policy`."""
+    processes: int = 1
+    """How many processes serve; more than one only on PostgreSQL."""
     sync: str = "full"
     """The sync mode of SQLite; only tests use another one."""
 
@@ -76,6 +78,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.registration_token is not None and len(self.registration_token) < TOKEN_CHARS_MIN:
             raise BadInput(f"the token has fewer than {TOKEN_CHARS_MIN} characters")
+        if not 1 <= self.processes <= limits.BROKER_PROCESSES_MAX:
+            raise BadValue(f"a broker has 1 to {limits.BROKER_PROCESSES_MAX} processes")
+        if self.processes > 1 and self.dsn is None:
+            raise BadInput(
+                "one process serves a broker on SQLite; several need PostgreSQL",
+                hint="leave --processes out, or name a database by --postgres",
+            )
         if self.rate_per_s < 1:
             raise BadValue("a rate is one envelope per second at least")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -132,7 +132,9 @@ def kept_at_most(retention: RetentionPolicy) -> int:
 
 
 class BrokerUpkeep:
-    """The task of a broker that does all this when it is due."""
+    """The task of a broker that does all this when it is due. Of several processes with one parent
+    the first sweeps and looks for orphans; each asks its own connections for snapshots.
+    """
 
     def __init__(self, broker: Broker, offset_ms: Callable[[int], int] = utc_offset_ms) -> None:
         self._broker, self._offset_ms = broker, offset_ms
@@ -150,6 +152,8 @@ class BrokerUpkeep:
             await self._tick()
 
     async def _watch_nights(self) -> None:
+        if not self._broker.leads:
+            return
         await self._guarded("orphan check", self.orphans)
         while True:
             await asyncio.sleep(_TICK_S)
@@ -222,7 +226,8 @@ class BrokerUpkeep:
         broker.clock_check, broker.clock_looked = clock_check, (wall, ticks)
         broker.clock_note = noted
         broker.uncounted_ms = noted.uncounted_ms
-        await broker.run(write_clock_note, broker.settings.store, noted)
+        if broker.leads:
+            await broker.run(write_clock_note, broker.settings.store, noted)
         cut = await broker.store.cut_leases(wall)
         if cut:
             log.warning("the clock was ahead: %d leases that were taken then end in time", cut)
@@ -239,7 +244,9 @@ class BrokerUpkeep:
             )
             return BrokerSwept()
         now, uncounted = broker.source.now_ms(), broker.uncounted_ms
-        done = await sweep_all(broker.store, now, broker.counts, uncounted_ms=uncounted)
+        done = BrokerSwept()
+        if broker.leads:
+            done = await sweep_all(broker.store, now, broker.counts, uncounted_ms=uncounted)
         await self._want_snapshots()
         return done
 

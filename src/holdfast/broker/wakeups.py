@@ -81,6 +81,11 @@ class Wakeups:
         """The last seq of a mesh that this process knows of; 0 if it knows of none."""
         return self._known.get(mesh, 0)
 
+    @property
+    def followed(self) -> list[str]:
+        """The meshes that have followers here."""
+        return sorted(self._followers)
+
     def followers(self, mesh: str) -> int:
         return len(self._followers.get(mesh, ()))
 

@@ -733,6 +733,20 @@ POSTGRES_TRIES_MAX: Final = 5
 """How many times a broker tries work that the server undid because of other work; then it fails."""
 POSTGRES_LOOK_MS: Final = 2 * SECOND_MS
 """How often a broker looks how far the meshes are, in case a notification got lost."""
+BROKER_PROCESSES_MAX: Final = 64
+"""Processes of one `broker serve`. Each has connections of its own to the server."""
+PROCESS_START_MS_MAX: Final = 60 * SECOND_MS
+"""How long a process of a broker may take until it serves."""
+PROCESS_LOAD_MS: Final = 1 * SECOND_MS
+"""How often a process of a broker says that it lives; how many connections it has, ten times."""
+PROCESS_SILENT_MS_MAX: Final = 30 * SECOND_MS
+"""A process of a broker that says nothing for so long is ended, and begun again."""
+PROCESS_STEADY_MS: Final = 60 * SECOND_MS
+"""A process that served for so long and ended then has not failed before."""
+PROCESS_ASK_MS_MAX: Final = 2 * SECOND_MS
+"""How long one process of a broker waits for the answer of another one."""
+PROCESS_WORD_BYTES_MAX: Final = 16 * MIB
+"""What a process of a broker says at once, and what may wait to be heard."""
 POSTGRES_COUNT_ROWS_MAX: Final = 100_000
 """For larger tables the metrics show the server's estimate instead of a count."""
 

@@ -85,7 +85,7 @@ async def open_loopback(server: Server, root: Path) -> None:
     """Lets a service listen on loopback too, if it does not yet: for a browser of this machine. It
     is the same port each time, so that what is open in a browser goes on after a restart.
     """
-    if any(listener.kind == "tcp" for listener in server.listeners):
+    if any(listener.kind == "tcp" and not listener.shared for listener in server.listeners):
         return
     digest = hashlib.sha256(str(root).encode(errors="surrogateescape")).digest()
     port = _PORTS_FROM + int.from_bytes(digest[:4], "big") % (_PORTS_UPTO - _PORTS_FROM)

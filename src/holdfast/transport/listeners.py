@@ -25,6 +25,8 @@ class Listener:
     address: str
     """The address for clients: `unix:/path`, `http://host:port` or `https://host:port`."""
     tls: ssl.SSLContext | None = None
+    shared: bool = False
+    """Several processes serve it, and no caller knows which of them answers."""
 
 
 def unix_listener(path: Path) -> Listener:

@@ -127,7 +127,7 @@ class Site:
 
     def doors(self) -> list[str]:
         """Where a browser of this machine reaches the console."""
-        return [one for one in self.served.api.addresses if one.startswith("http://")]
+        return [one for one in self.served.api.doors if one.startswith("http://")]
 
     async def open_door(self) -> None:
         """Lets the service listen on loopback, if it does not."""

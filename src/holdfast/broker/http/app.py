@@ -68,6 +68,10 @@ def broker_routes() -> list[Route]:
 
 def broker_app(api: BrokerApi) -> HttpApp:
     """The whole API as one ASGI application."""
+    crew = api.broker.crew
+    if crew is not None:
+        operator.answer_others(api.broker, crew)
+        metrics.answer_others(api, crew)
     return HttpApp(api, broker_routes(), translate=_shown)
 
 

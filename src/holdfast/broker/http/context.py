@@ -55,6 +55,8 @@ class BrokerApi:
         self.started_at = broker.source.now_ms() / limits.SECOND_MS
         self.addresses: list[str] = []
         """Where it listens."""
+        self.doors: list[str] = []
+        """Those of them at which it is this process that answers, and no other one."""
         self.open_door: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Makes it listen on loopback too, if it does not."""
 

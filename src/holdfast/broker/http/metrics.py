@@ -12,6 +12,8 @@ from holdfast import __version__
 from holdfast.broker.figures import BrokerFigures
 from holdfast.broker.http.context import BrokerApi, BrokerRequest
 from holdfast.broker.http.metrics_tokens import KIND as METRICS
+from holdfast.broker.processes.crew import Crew
+from holdfast.broker.processes.gathered import encode_metrics, labelled
 from holdfast.rules.broker_rows import AcceptVerdict, MeshStanding
 from holdfast.service.http.metrics import (
     ServiceCollector,
@@ -24,6 +26,10 @@ from holdfast.service.http.metrics import (
 )
 from holdfast.service.http.route import Route
 
+OF_PROCESS: Final = "metrics"
+"""By what word processes ask each other for this."""
+_UNCOUNTED: Final = BrokerFigures({}, [], {})
+"""The store is counted once, by the process that is asked."""
 _NAMED: Final = {
     AcceptVerdict.CREATED: ("accepted", "Envelopes that were accepted"),
     AcceptVerdict.DUPLICATE: ("duplicate", "Envelopes that had been accepted before"),
@@ -39,26 +45,51 @@ def routes() -> list[Route]:
 async def _scrape(call: BrokerRequest) -> Response:
     if call.caller.kind != METRICS:
         call.require_local()
-    return await exposition(call, BrokerMetrics(call.api, await call.api.figures.latest()))
+    metrics = BrokerMetrics(call.api, await call.api.figures.latest())
+    crew = call.api.broker.crew
+    if crew is not None:
+        found = await crew.ask_all(OF_PROCESS)
+        metrics.others = {**found, crew.place.number: metrics.told()}
+    return await exposition(call, metrics)
+
+
+def answer_others(api: BrokerApi, crew: Crew) -> None:
+    """Lets the other processes have the figures of this one."""
+
+    async def told(body: bytes) -> bytes:
+        return BrokerMetrics(api, _UNCOUNTED).told()
+
+    crew.answers(OF_PROCESS, told)
 
 
 class BrokerMetrics(ServiceCollector):
-    """Everything that is measured of one broker process."""
+    """Everything that is measured of a broker: what its store holds, and what its process has done.
+    With `others` the second is that of several processes.
+    """
 
     def __init__(self, api: BrokerApi, figures: BrokerFigures) -> None:
         self._api, self._figures = api, figures
+        self.others: dict[int, bytes | None] | None = None
 
     def collect(self) -> Iterator[Metric]:
         info = InfoMetricFamily("holdfast_broker", "This broker")
         info.add_metric([], {"version": __version__, "name": self._api.title})
         yield info
-        yield _gauge("start_time_seconds", "When this process started", self._api.started_at)
         rows = (([name], count) for name, count in sorted(self._figures.counts.items()))
         yield gauges("holdfast_broker_rows", "What the store holds", ["what"], rows)
+        yield from self._meshes()
+        yield from self._of_process() if self.others is None else labelled(self.others)
+
+    def told(self) -> bytes:
+        """What this process has done, for another one."""
+        return encode_metrics(self._of_process())
+
+    def _of_process(self) -> Iterator[Metric]:
+        yield _gauge("start_time_seconds", "When this process started", self._api.started_at)
         yield from self._accepting()
         yield from self._dedupe()
         yield from self._connections()
-        yield from self._meshes()
+        yield self._followers()
         yield from calls_answered(self._api.counts)
 
     def _accepting(self) -> Iterator[Metric]:
@@ -126,7 +157,6 @@ class BrokerMetrics(ServiceCollector):
             samples = [([mesh.mesh], figure(mesh)) for mesh in self._figures.meshes]
             return gauges(f"holdfast_broker_{name}", text, ["mesh"], samples)
 
-        wakeups = self._api.broker.wakeups
         yield family("mesh_epoch", "The epoch that it counts in", lambda mesh: mesh.epoch)
         yield family("mesh_seq", "The last seq", lambda mesh: mesh.seq)
         yield family("mesh_first_seq", "From here on every change is held", lambda mesh: mesh.first)
@@ -135,11 +165,6 @@ class BrokerMetrics(ServiceCollector):
             "mesh_lag",
             "What the member that is furthest behind has not confirmed",
             lambda mesh: mesh.lag,
-        )
-        yield family(
-            "mesh_followers",
-            "Connections that follow it",
-            lambda mesh: wakeups.followers(mesh.mesh),
         )
         yield gauges(
             "holdfast_broker_queue_depth",
@@ -151,6 +176,18 @@ class BrokerMetrics(ServiceCollector):
                 for queue in queues
                 for state in ("ready", "taken", "dead")
             ),
+        )
+
+    def _followers(self) -> Metric:
+        wakeups = self._api.broker.wakeups
+        return gauges(
+            "holdfast_broker_mesh_followers",
+            "Connections that follow it",
+            ["mesh"],
+            [
+                ([mesh], wakeups.followers(mesh))
+                for mesh in sorted({one.mesh for one in self._figures.meshes} | {*wakeups.followed})
+            ],
         )
 
 

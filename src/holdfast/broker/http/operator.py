@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
 from holdfast import __version__
+from holdfast.broker.broker import Broker
 from holdfast.broker.doctor import BrokerCheck, examine
 from holdfast.broker.http.context import BrokerRequest
+from holdfast.broker.processes.crew import Crew
+from holdfast.broker.processes.gathered import ProcessStanding, encode_standing, standings
 from holdfast.broker.upkeep import check_orphans, foresee, repair_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.version_http import VersionInfo
@@ -22,6 +25,9 @@ from holdfast.service.http.json_body import json_body
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
 from holdfast.service.http.version import common_formats
+
+OF_PROCESS: Final = "standing"
+"""By what word processes ask each other how they are."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -57,6 +63,10 @@ class BrokerStatusResponse(msgspec.Struct, frozen=True):
     waiting: int
     counts: dict[str, int]
     meshes: list[MeshStanding]
+    processes: list[ProcessStanding] = []
+    """Of `broker serve --processes`: those that serve now. `connections` and `waiting` are sums
+    then, and `pid` is that of their parent.
+    """
 
 
 class ForeseenSweep(msgspec.Struct, frozen=True):
@@ -161,24 +171,49 @@ async def _status(call: BrokerRequest) -> Response:
     api, broker = call.api, call.api.broker
     mode, days = broker.mode
     figures = await api.figures.latest()
+    processes = await _processes(broker)
+    alone = broker.crew is None
     return call.answer(
         BrokerStatusResponse(
             name=broker.identity.name,
             card=broker.identity.card(),
             version=__version__,
-            pid=os.getpid(),
+            pid=os.getpid() if broker.crew is None else broker.crew.place.parent,
             store="sqlite" if broker.settings.dsn is None else "postgresql",
             listening=api.addresses,
             dedupe_mode=mode,
             dedupe_days=days,
             keep_days=broker.settings.keep_days,
             registration=broker.settings.registration,
-            connections=len(broker.connections),
-            waiting=broker.accepting.rows,
+            connections=sum(one.connections for one in processes),
+            waiting=sum(one.waiting for one in processes),
             counts=figures.counts,
             meshes=figures.meshes,
+            processes=[] if alone else processes,
         )
     )
+
+
+def _standing(broker: Broker) -> ProcessStanding:
+    number = 1 if broker.crew is None else broker.crew.place.number
+    return ProcessStanding(number, os.getpid(), len(broker.connections), broker.accepting.rows)
+
+
+async def _processes(broker: Broker) -> list[ProcessStanding]:
+    own = _standing(broker)
+    if broker.crew is None:
+        return [own]
+    found = await broker.crew.ask_all(OF_PROCESS)
+    return standings({**found, own.process: encode_standing(own)})
+
+
+def answer_others(broker: Broker, crew: Crew) -> None:
+    """Lets the other processes know how this one is."""
+
+    async def told(body: bytes) -> bytes:
+        return encode_standing(_standing(broker))
+
+    crew.answers(OF_PROCESS, told)
 
 
 async def _foresee(call: BrokerRequest) -> Response:

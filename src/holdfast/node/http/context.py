@@ -97,6 +97,11 @@ class NodeApi:
     certificate: bytes = b""
     """The digest of the TLS listener's certificate; empty without such a listener."""
 
+    @property
+    def doors(self) -> list[str]:
+        """Where it is this process that answers: everywhere."""
+        return self.addresses
+
     intro = (
         "On the Unix socket no token is needed; on loopback and over TLS send "
         "<code>Authorization: Bearer TOKEN</code>."

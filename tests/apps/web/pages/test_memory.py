@@ -142,11 +142,13 @@ def test_U5_a_memory_that_was_written_over_is_brought_back(console: ConsoleInThr
     page = browser.get(at).text
     assert page.count('action="/do/memory.restore"') == 1, "not of the version that stands"
     row = memory.get("plan")
+    assert row is not None
     form = {"mesh": "team", "key": "plan", "value": '{"to":"<b>sea"}', "tags": "old"}
     done = browser.done("memory.restore", at=at, expect=f"{row.lamport}@ana", **form)
     assert "plan is remembered as it was." in done.text
     assert "holdfast memory set plan" in done.text
     again = memory.get("plan")
+    assert again is not None
     assert (again.value, list(again.tags)) == ({"to": "<b>sea"}, ["old"])
     moved = browser.do("memory.restore", at=at, expect=f"{row.lamport}@ana", **form)
     assert moved.status == 409, "somebody has written meanwhile"

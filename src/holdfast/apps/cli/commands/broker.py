@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ from holdfast.rules.errors import BadInput, StoreCorrupt
 
 if TYPE_CHECKING:
     from holdfast.broker.settings import BrokerSettings
+    from holdfast.service.lifecycle import OnEvent, Service
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,6 +110,13 @@ def _stored(function: F) -> F:
     show_default=True,
     help="Which connections of one member stay, in each process of the broker.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, limits.BROKER_PROCESSES_MAX),
+    default=1,
+    show_default=True,
+    help="How many processes serve, behind the same addresses; more than one needs PostgreSQL.",
+)
 @log_options
 @click.option("--detach", is_flag=True, help="Return when it is ready; print where it listens.")
 def serve_(
@@ -116,6 +125,7 @@ def serve_(
     postgres: str | None,
     rate: int,
     connections: str,
+    processes: int,
     detach: bool,
     log_level: str,
     log_format: str | None,
@@ -123,9 +133,11 @@ def serve_(
 ) -> int:
     """Serve a broker: HTTP and WebSocket. Port 0 takes a free one.
 
-    Several processes may serve one PostgreSQL; they are one broker, so copy identity.key and
-    broker.name from the folder of the first to the folder of each other one before it starts. Ends
-    with SIGTERM or Ctrl-C; what was handed in is answered first.
+    One process keeps about one core busy. On PostgreSQL --processes begins several behind the same
+    addresses, and again if one ends. Brokers on several machines may serve one PostgreSQL; they are
+    one broker, so copy identity.key and broker.name from the folder of the first to the folder of
+    each other one before it starts. Ends with SIGTERM or Ctrl-C; what was handed in is answered
+    first.
     """
     if given["listen"] is None and given["tcp"] is None:
         given["tcp"] = _TCP
@@ -136,6 +148,7 @@ def serve_(
         rate_per_s=rate,
         registration_token=token,
         connections=_CONNECTIONS[connections],
+        processes=processes,
         **given,
     )
     if detach:
@@ -147,21 +160,39 @@ def serve_(
             session,
             HomePaths(settings.store),
             ["broker", "serve", f"--store={settings.store}"],
-            {**given, "rate": rate, "connections": connections}
+            {**given, "rate": rate, "connections": connections, "processes": processes}
             | {"log_level": log_level, "log_format": log_format},
             down="holdfast broker down",
             environ={} if settings.dsn is None else {DSN: settings.dsn, f"{DSN}_FILE": ""},
         )
-    from holdfast.apps.web.part import broker_console
-    from holdfast.broker.daemon import BrokerDaemon
-
     return serving.serve(
         session,
-        lambda report: BrokerDaemon(settings, on_event=report, parts=broker_console),
+        _made_by(session, settings, log_level, log_format),
         log_level=log_level,
         log_format=log_format,
         connections=limits.BROKER_CONNECTIONS_MAX,
     )
+
+
+def _made_by(
+    session: CommandSession, settings: BrokerSettings, log_level: str, log_format: str | None
+) -> Callable[[OnEvent], Service]:
+    if settings.processes > 1:
+        from holdfast.apps.cli.processes.broker import MODULE
+        from holdfast.broker.parent.supervisor import BrokerProcesses, process_command
+
+        as_text = sys.stderr.isatty() and not session.as_json
+        return lambda report: BrokerProcesses(
+            settings,
+            process_command(MODULE),
+            log_level=log_level,
+            log_format=log_format or ("text" if as_text else "json"),
+            on_event=report,
+        )
+    from holdfast.apps.web.part import broker_console
+    from holdfast.broker.daemon import BrokerDaemon
+
+    return lambda report: BrokerDaemon(settings, on_event=report, parts=broker_console)
 
 
 @verb(broker_, "down", mesh=False)
@@ -200,6 +231,8 @@ def status_(session: CommandSession, store: str | None, postgres: str | None) ->
         fields="name card pid store listening dedupe_mode dedupe_days connections meshes members "
         "messages dedupe ready taken dead objects snapshots",
     )
+    if document.get("processes"):
+        session.rows(document["processes"], "process pid connections waiting", empty="")
     session.rows(document["meshes"], "mesh epoch base first seq members lag", empty="no meshes yet")
 
 
