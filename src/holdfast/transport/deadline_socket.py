@@ -11,6 +11,7 @@ silent after a burst, is cut. One that sends more bytes than the caller allows i
 
 from __future__ import annotations
 
+import errno
 import io
 import select
 import socket
@@ -132,6 +133,7 @@ class DeadlineSocket:
 
     def _encrypt(self, context: ssl.SSLContext, host: str) -> None:
         assert self._sock is not None
+        context.sslsocket_class = _TlsSocket
         with self._gate:
             self._sock = sock = context.wrap_socket(
                 self._sock, server_hostname=host, do_handshake_on_connect=False
@@ -216,6 +218,20 @@ class DeadlineSocket:
                 # The plain socket's shutdown: that of an SSL socket would remove its state, which
                 # the thread that wakes up still uses.
                 socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """Closed also where Python itself gives it up and forgets it: when the connection was reset
+    before its TLS began, which is looked for by a `recv`.
+    """
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        try:
+            return super().recv(buflen, flags)
+        except OSError as error:
+            if error.errno not in (errno.ENOTCONN, errno.EINVAL):  # with those it goes on
+                self.close()
+            raise
 
 
 class _Reading(io.RawIOBase):
