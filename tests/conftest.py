@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -49,6 +50,11 @@ for name in ("HOLDFAST_STORE_SYNC", "HOLDFAST_CONFIG"):
 os.environ["HOLDFAST_HOME"] = str(Path(tempfile.gettempdir()) / "holdfast-tests-name-their-home")
 java_archive.use()
 memory_folder.use()
+
+# A shell ignores interrupts in what it runs in the background, and what is started there inherits
+# that. Tests send real ones.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
