@@ -7,7 +7,6 @@ All tests here share one browser and one daemon.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -161,15 +160,15 @@ def test_U5_on_a_phone_the_pages_are_behind_a_button(world: World) -> None:
 
 
 def test_U5_a_page_is_kept_up_to_date_also_if_its_scripts_come_slowly(world: World) -> None:
+    held: list[Route] = []
     with tab(world.browser, world.up) as page:
-
-        def late(route: Route) -> None:
-            # htmx has long begun by then, if it does not wait for what comes after it.
-            time.sleep(1)
-            route.continue_()
-
-        page.route("**/hx-sse.min.js*", late)
-        page.goto(f"{world.up.tcp}/meshes")
+        page.route("**/hx-sse.min.js*", lambda route: held.append(route))
+        page.goto(f"{world.up.tcp}/meshes", wait_until="commit")
+        page.wait_for_function("() => window.htmx")
+        # Whatever htmx puts off until the next turn has been done then.
+        page.evaluate("() => new Promise((done) => setTimeout(done))")
+        held[0].continue_()
+        page.wait_for_load_state("load")
         with holdfast.connect(world.up.unix) as node:
             node.create_mesh("late")
         expect(page.locator("#main")).to_contain_text("late", timeout=PATIENCE_MS)
