@@ -166,7 +166,8 @@ class Wire:
         self._frames: deque[FromBroker] = deque()
         """What came along with one that was waited for."""
         nonce = b64encode(os.urandom(16)).decode()
-        head = "GET /v1/sync HTTP/1.1\r\nHost: b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        head = "GET /v1/sync HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+        head += "Upgrade: websocket\r\n"
         head += f"Sec-WebSocket-Key: {nonce}\r\nSec-WebSocket-Version: 13\r\n\r\n"
         self._socket.sendall(head.encode())
         while b"\r\n\r\n" not in self._held:

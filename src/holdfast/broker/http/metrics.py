@@ -12,6 +12,7 @@ from holdfast import __version__
 from holdfast.broker.figures import BrokerFigures
 from holdfast.broker.http.context import BrokerApi, BrokerRequest
 from holdfast.broker.http.metrics_tokens import KIND as METRICS
+from holdfast.rules import compiled
 from holdfast.rules.broker_rows import AcceptVerdict, MeshStanding
 from holdfast.service.http.metrics import (
     ServiceCollector,
@@ -50,7 +51,9 @@ class BrokerMetrics(ServiceCollector):
 
     def collect(self) -> Iterator[Metric]:
         info = InfoMetricFamily("holdfast_broker", "This broker")
-        info.add_metric([], {"version": __version__, "name": self._api.title})
+        info.add_metric(
+            [], {"version": __version__, "name": self._api.title, "reader": compiled.reader()}
+        )
         yield info
         yield _gauge("start_time_seconds", "When this process started", self._api.started_at)
         rows = (([name], count) for name, count in sorted(self._figures.counts.items()))

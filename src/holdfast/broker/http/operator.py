@@ -14,6 +14,7 @@ from holdfast.broker.http.context import BrokerRequest
 from holdfast.broker.upkeep import check_orphans, foresee, repair_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.version_http import VersionInfo
+from holdfast.rules import compiled
 from holdfast.rules.broker_rows import BrokerSwept, MeshStanding, Orphan
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
@@ -48,6 +49,8 @@ class BrokerStatusResponse(msgspec.Struct, frozen=True):
     pid: int
     store: str
     """`sqlite` or `postgresql`."""
+    reader: str
+    """What reads pushes: `compiled` or `python`."""
     listening: list[str]
     dedupe_mode: str
     dedupe_days: int
@@ -168,6 +171,7 @@ async def _status(call: BrokerRequest) -> Response:
             version=__version__,
             pid=os.getpid(),
             store="sqlite" if broker.settings.dsn is None else "postgresql",
+            reader=compiled.reader(),
             listening=api.addresses,
             dedupe_mode=mode,
             dedupe_days=days,

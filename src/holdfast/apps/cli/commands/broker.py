@@ -197,8 +197,8 @@ def status_(session: CommandSession, store: str | None, postgres: str | None) ->
         return
     session.show(
         {**document, **document["counts"], "listening": ", ".join(document["listening"])},
-        fields="name card pid store listening dedupe_mode dedupe_days connections meshes members "
-        "messages dedupe ready taken dead objects snapshots",
+        fields="name card pid store reader listening dedupe_mode dedupe_days connections meshes "
+        "members messages dedupe ready taken dead objects snapshots",
     )
     session.rows(document["meshes"], "mesh epoch base first seq members lag", empty="no meshes yet")
 
