@@ -48,7 +48,7 @@ class Full(SqliteBrokerStore):
 
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[AcceptResult]:
+    ) -> Sequence[AcceptResult]:
         self.groups.append(len(batch))
         if len(self.groups) <= self.fails:
             raise DiskFull("the disk is full")
@@ -96,7 +96,7 @@ def seqs_of(outcomes: Sequence[Outcome]) -> list[int]:
 def test_D2_groups_that_wait_in_the_store_are_numbered_in_their_order(tmp_path: Path) -> None:
     async def story() -> None:
         async with Counter(tmp_path) as counter:
-            told: list[list[Outcome]] = []
+            told: list[Sequence[Outcome]] = []
             for begin in range(0, 300, 3):
                 counter.accepting.take([arriving(begin + n) for n in range(3)], told.append)
                 await asyncio.sleep(0)
@@ -192,7 +192,7 @@ def test_D5_who_is_not_concerned_is_not_woken_by_groups_that_overlap(tmp_path: P
             counter.hub.follow(TEAM, bob, 0)
             await counter.accepting.hand_in([arriving(1)])  # from here on the hub knows the seq
             ana.woken = bob.woken = 0
-            told: list[list[Outcome]] = []
+            told: list[Sequence[Outcome]] = []
             for n in range(20):
                 counter.accepting.take([arriving(10 + n, "dm", ANA.hex())], told.append)
                 await asyncio.sleep(0)

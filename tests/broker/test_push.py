@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.broker import session
-from holdfast.broker.decode_push import decode_push
+from holdfast.broker.pushes.decode_push import decode_push
 from holdfast.protocol.frames import Acks, Item, Push, PushAnswer
 from holdfast.rules import limits
 from holdfast.rules.bodies import StateSet, TaskTurn

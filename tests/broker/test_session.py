@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.decode_push import SLICE_ITEMS, slice_size
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
+from holdfast.broker.pushes.decode_push import SLICE_ITEMS, slice_size
 from holdfast.broker.session import Session
 from holdfast.broker.verdicts import Outcome
 from holdfast.protocol.frames import (
@@ -67,7 +67,7 @@ def numbers(effects: Sequence[Effect]) -> list[int]:
     """Of the items that are to be accepted."""
     (accept,) = effects
     assert isinstance(accept, Accept)
-    return [item.number for item in accept.slice.items]
+    return list(accept.slice.numbers)
 
 
 def unknown(accept: Effect) -> tuple[Accept, list[Outcome]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.broker import decode_push
 from holdfast.broker.daemon import BrokerDaemon
 from holdfast.broker.http.app import broker_routes
+from holdfast.broker.pushes import decode_push
 from holdfast.protocol.frames import (
     Acks,
     Confirmed,

@@ -201,7 +201,7 @@ def queued(number: int, **fields: Any) -> PushedEnvelope:
 async def accept(
     store: BrokerStore, *batch: PushedEnvelope, now_ms: int = NOW, dedupe_ms: int | None = DEDUPE_MS
 ) -> list[AcceptResult]:
-    return await store.accept(batch, now_ms, keep_ms=KEEP_MS, dedupe_ms=dedupe_ms)
+    return list(await store.accept(batch, now_ms, keep_ms=KEEP_MS, dedupe_ms=dedupe_ms))
 
 
 async def feed(

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.broker.effects import Accept, Effect, HangUp, SendFrames
+from holdfast.broker.pushes.push_frame import PackedAcks
 from holdfast.broker.session import BrokerInfo, Session
 from holdfast.broker.verdicts import Outcome
 from holdfast.node.library.node import Node
@@ -133,7 +134,10 @@ class BrokerEnd:
         for effect in effects:
             match effect:
                 case SendFrames():
-                    replies += effect.frames
+                    replies += [
+                        one.opened() if isinstance(one, PackedAcks) else one
+                        for one in effect.frames
+                    ]
                 case Accept():
                     replies += self._carry_out(self.session.accepted(effect, self._accept(effect)))
                 case HangUp():

@@ -12,7 +12,7 @@ values. The shell around it carries them out.
 
 * `session` answers frames and decides what is read together, refused, or ends the connection. Each
   mesh that the member follows has a `feed`, each queue that it takes from a window
-  (`queue_delivery`). A push is read in slices (`decode_push`) that become `Accept` effects.
+  (`queue_delivery`). A push is read in slices (`pushes`) that become `Accept` effects.
 * `connection` is the shell: a socket, a task while there is work, and frames that leave together.
   In the simulator the same class runs over a simulated wire.
 * `accept` puts what waits into groups of one transaction each; `verdicts` says what became of an

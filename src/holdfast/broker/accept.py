@@ -31,11 +31,12 @@ from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelo
 from holdfast.rules.errors import HoldfastError, OutcomeUnknown, StoreClosed, TooMany
 from holdfast.rules.fingerprint import PREFIX_BYTES
 from holdfast.rules.ids import id_text
+from holdfast.rules.push_columns import Parts, beside, byte_count
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
 
-Answered = Callable[[list[Outcome]], None]
+Answered = Callable[[Sequence[Outcome]], None]
 """Gets the outcomes of a batch, in its order."""
 
 _KNOWN: Final = (AcceptVerdict.DUPLICATE, AcceptVerdict.REUSED)
@@ -61,13 +62,12 @@ class _Waiting:
         self.answered = answered
 
     def settle(self, answers: Sequence[Outcome]) -> None:
+        if len(answers) == len(self.batch):
+            self.answered(answers)
+            return
         self.answers.extend(answers)
         if len(self.answers) == len(self.batch):
             self.answered(self.answers)
-
-
-_Parts = list[tuple[_Waiting, int]]
-"""Whose envelopes a group holds, and how many of each."""
 
 
 class Acceptor:
@@ -105,9 +105,9 @@ class Acceptor:
     def busy(self) -> bool:
         return self._under_way > 0 or bool(self._queue)
 
-    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> list[Outcome]:
+    async def hand_in(self, batch: Sequence[PushedEnvelope]) -> Sequence[Outcome]:
         """Accepts a batch of one sender and one mesh; returns the outcomes in its order."""
-        done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
         self.take(batch, lambda answers: None if done.done() else done.set_result(answers))
         return await done
 
@@ -154,7 +154,7 @@ class Acceptor:
 
         async def both() -> None:
             # Together, so that what passes waits no longer for what does not.
-            first: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+            first: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
             if passed:
                 self._queue_up(batch[:passed], first.set_result)
             else:
@@ -182,7 +182,7 @@ class Acceptor:
         for at, why in refused.items():
             answers[at] = (await self._known_only([batch[at]], why))[0]
         rest = [at for at in range(len(batch)) if at not in refused]
-        done: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Sequence[Outcome]] = asyncio.get_running_loop().create_future()
         if rest:
             self._take_sane([batch[at] for at in rest], done.set_result)
         else:
@@ -220,7 +220,7 @@ class Acceptor:
     def _queue_up(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
         self._queue.append(_Waiting(batch, answered))
         self.rows += len(batch)
-        self.bytes += _size(batch)
+        self.bytes += byte_count(batch)
         if not self._woken and self._under_way < self._store.groups_max:
             # With the next turn: all that arrives in this one joins the group.
             self._woken = True
@@ -230,66 +230,67 @@ class Acceptor:
         """Begins groups, as many as the store takes at a time."""
         self._woken = False
         while self._queue and self._under_way < self._store.groups_max:
-            parts, group = self._next_group()
+            whose, group = self._next_group()
             self._under_way += 1
             self._counts.groups += 1
-            ended = partial(self._done, parts, group, self._wakeups.begin_group(), self._ticks())
+            ended = partial(self._done, whose, group, self._wakeups.begin_group(), self._ticks())
             asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
 
-    def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[list[AcceptResult]]:
+    def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[Sequence[AcceptResult]]:
         retention = self._retention
         try:
             return self._store.accept(
                 group, self._clock(), keep_ms=retention.keep_ms, dedupe_ms=retention.dedupe_ms
             )
         except HoldfastError as error:
-            failed: asyncio.Future[list[AcceptResult]] = asyncio.get_running_loop().create_future()
+            failed: asyncio.Future[Sequence[AcceptResult]] = (
+                asyncio.get_running_loop().create_future()
+            )
             failed.set_exception(error)
             return failed
 
     def _done(
         self,
-        parts: _Parts,
-        group: Sequence[PushedEnvelope],
+        whose: list[_Waiting],
+        group: Parts[PushedEnvelope],
         number: int,
         begun: float,
-        work: asyncio.Future[list[AcceptResult]],
+        work: asyncio.Future[Sequence[AcceptResult]],
     ) -> None:
         self._under_way -= 1
         self.took_s = self._ticks() - begun
         self.rows -= len(group)
-        self.bytes -= _size(group)
+        self.bytes -= sum(map(byte_count, group.parts))
         self._go()  # first: the store writes while we answer
         answers = self._outcomes(group, work)
         self._wakeups.end_group(number)
-        at = 0
-        for waiting, count in parts:
-            waiting.settle(answers[at : at + count])
-            at += count
+        for waiting, (_, outcomes) in zip(whose, beside(group, answers), strict=True):
+            waiting.settle(outcomes)
         if self._idle is not None and not self.busy and not self._idle.done():
             self._idle.set_result(None)
 
-    def _next_group(self) -> tuple[_Parts, list[PushedEnvelope]]:
-        parts: _Parts = []
-        group: list[PushedEnvelope] = []
-        room = limits.ACCEPT_GROUP_BYTES
-        while self._queue and room > 0 and len(group) < limits.ACCEPT_GROUP_MAX:
+    def _next_group(self) -> tuple[list[_Waiting], Parts[PushedEnvelope]]:
+        """Envelopes that are accepted together, and whose each part of them is."""
+        whose: list[_Waiting] = []
+        parts: list[Sequence[PushedEnvelope]] = []
+        room, rows = limits.ACCEPT_GROUP_BYTES, limits.ACCEPT_GROUP_MAX
+        while self._queue and room > 0 and rows > 0:
             waiting = self._queue[0]
-            begun = waiting.begun
-            end = min(len(waiting.batch), begun + limits.ACCEPT_GROUP_MAX - len(group))
-            size = _size(waiting.batch[begun:end])
+            part = waiting.batch[waiting.begun : waiting.begun + rows]
+            size = byte_count(part)
             if size > room:
-                end, size = _fitting(waiting.batch, begun, end, room)
+                part, size = _fitting(part, room)
             room -= size
-            group.extend(waiting.batch[begun:end])
-            parts.append((waiting, end - begun))
-            waiting.begun = end
-            if end == len(waiting.batch):
+            rows -= len(part)
+            whose.append(waiting)
+            parts.append(part)
+            waiting.begun += len(part)
+            if waiting.begun == len(waiting.batch):
                 self._queue.popleft()
-        return parts, group
+        return whose, Parts(parts)
 
     def _outcomes(
-        self, group: Sequence[PushedEnvelope], work: asyncio.Future[list[AcceptResult]]
+        self, group: Sequence[PushedEnvelope], work: asyncio.Future[Sequence[AcceptResult]]
     ) -> Sequence[Outcome]:
         try:
             answers = work.result()
@@ -328,15 +329,11 @@ def _tell_conflicts(others: Sequence[tuple[PushedEnvelope, AcceptResult]]) -> No
         log.warning("%d more of such ids came with it", len(reused) - limits.CONFLICTS_TOLD_MAX)
 
 
-def _size(batch: Sequence[PushedEnvelope]) -> int:
-    return sum([len(one.raw) for one in batch])
-
-
-def _fitting(batch: Sequence[PushedEnvelope], begun: int, end: int, room: int) -> tuple[int, int]:
-    """Up to which place the envelopes fill `room`, and their size; the last may exceed it."""
+def _fitting(batch: Sequence[PushedEnvelope], room: int) -> tuple[Sequence[PushedEnvelope], int]:
+    """The envelopes of a batch that fill `room`, and their size; the last may exceed it."""
     size = 0
-    for at in range(begun, end):
-        size += len(batch[at].raw)
+    for at, one in enumerate(batch, 1):
+        size += len(one.raw)
         if size >= room:
-            return at + 1, size
-    return end, size
+            return batch[:at], size
+    return batch, size

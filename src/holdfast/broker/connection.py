@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
+from holdfast.broker.pushes.push_frame import PackedAcks, encoded
 from holdfast.broker.verdicts import Outcome
 from holdfast.protocol.frames import Acks, FromBroker, encode_frame
 from holdfast.rules import close_codes, limits
@@ -32,7 +34,7 @@ class Connection:
     def __init__(self, broker: Broker, listener: str) -> None:
         self._broker = broker
         self._session = broker.session(listener)
-        self._out: list[FromBroker] = []
+        self._out: list[FromBroker | PackedAcks] = []
         self._paused = False
         self._gone = False
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +176,7 @@ class Connection:
         close = partial(self._socket.close, end.code, end.reason)
         self._loop.call_later(end.wait_ms / limits.SECOND_MS, close)
 
-    def _accepted(self, accept: Accept, outcomes: list[Outcome]) -> None:
+    def _accepted(self, accept: Accept, outcomes: Sequence[Outcome]) -> None:
         try:
             self._carry_out(self._session.accepted(accept, outcomes))
             self._hold_back()
@@ -197,7 +199,7 @@ class Connection:
             self._paused = False
             self._socket.resume()
 
-    def _send(self, frames: Iterable[FromBroker]) -> None:
+    def _send(self, frames: Iterable[FromBroker | PackedAcks]) -> None:
         was_empty = not self._out
         self._out.extend(frames)
         if was_empty and self._out:
@@ -207,7 +209,7 @@ class Connection:
     def _flush(self) -> None:
         if self._out:
             out, self._out = self._out, []
-            self._socket.send([encode_frame(frame) for frame in _joined(out)])
+            self._socket.send([encoded(frame) for frame in _joined(out)])
 
     def _listen(self, to: Listen) -> None:
         wakeups = self._broker.wakeups
@@ -222,17 +224,24 @@ class Connection:
         self._meshes, self._queues = to.meshes, to.queues
 
 
-def _joined(frames: list[FromBroker]) -> list[FromBroker]:
+def _joined(frames: list[FromBroker | PackedAcks]) -> list[FromBroker | PackedAcks]:
     """Acks of one mesh that follow each other become one frame."""
-    out: list[FromBroker] = []
-    for frame in frames:
-        last = out[-1] if out else None
-        if (
-            isinstance(frame, Acks)
-            and isinstance(last, Acks)
-            and (last.mesh, last.epoch) == (frame.mesh, frame.epoch)
-        ):
-            out[-1] = msgspec.structs.replace(last, answers=[*last.answers, *frame.answers])
+    out: list[FromBroker | PackedAcks] = []
+    for (kind, *_), those in groupby(frames, _joins):
+        alike = list(those)
+        first, rest = alike[0], alike[1:]
+        if kind is None or not rest:
+            out += alike
+        elif isinstance(first, PackedAcks):
+            out.append(first.followed_by([one for one in rest if isinstance(one, PackedAcks)]))
         else:
-            out.append(frame)
+            answers = [answer for one in alike if isinstance(one, Acks) for answer in one.answers]
+            out.append(msgspec.structs.replace(first, answers=answers))
     return out
+
+
+def _joins(frame: FromBroker | PackedAcks) -> tuple[type[Acks] | type[PackedAcks] | None, str, int]:
+    """Frames of which this is the same may become one."""
+    if isinstance(frame, Acks | PackedAcks):
+        return type(frame), frame.mesh, frame.epoch
+    return None, "", 0

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, BrokerSwept, PushedEnvelope
+from holdfast.rules.push_columns import Created, PushColumns, beside
 
 
 class BrokerCounts:
@@ -37,11 +38,15 @@ class BrokerCounts:
         """Counts the answers for a group of envelopes; returns the pairs that were not created."""
         created: Counter[str] = Counter()
         others: list[tuple[PushedEnvelope, AcceptResult]] = []
-        for envelope, answer in zip(group, answers, strict=True):
-            if answer.verdict is AcceptVerdict.CREATED:
-                created[envelope.mesh] += 1
-            else:
-                others.append((envelope, answer))
+        for part, told in beside(group, answers):
+            if isinstance(part, PushColumns) and isinstance(told, Created):
+                created[part.mesh] += len(told)
+                continue
+            for envelope, answer in zip(part, told, strict=True):
+                if answer.verdict is AcceptVerdict.CREATED:
+                    created[envelope.mesh] += 1
+                else:
+                    others.append((envelope, answer))
         for mesh, count in created.items():
             self.verdicts[mesh, AcceptVerdict.CREATED] += count
         for envelope, answer in others:

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.broker.decode_push import PushSlice
+from holdfast.broker.pushes.decode_push import PushSlice
+from holdfast.broker.pushes.push_frame import PackedAcks
 from holdfast.protocol.frames import FromBroker
 
 
 class SendFrames(msgspec.Struct, frozen=True):
     """Frames for the other side."""
 
-    frames: Sequence[FromBroker]
+    frames: Sequence[FromBroker | PackedAcks]
 
 
 class Accept(msgspec.Struct, frozen=True):

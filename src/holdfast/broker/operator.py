@@ -16,6 +16,7 @@ from holdfast.broker.identity import KEY, Identity
 from holdfast.broker.settings import BrokerSettings
 from holdfast.broker.upkeep import check_orphans, foresee, repair_orphans, sweep_asked
 from holdfast.protocol.log_wire import JSON
+from holdfast.rules import compiled
 from holdfast.rules.broker_rows import Orphan
 from holdfast.rules.errors import (
     BadInput,
@@ -171,6 +172,7 @@ class Operator:
             "card": identity.card(),
             "pid": None,
             "store": "sqlite" if self._settings.dsn is None else "postgresql",
+            "reader": compiled.reader(),
             "listening": [],
             "dedupe_mode": mode,
             "dedupe_days": days,

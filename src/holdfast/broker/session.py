@@ -25,9 +25,16 @@ from typing import Final
 import msgspec
 
 from holdfast.broker.access import mesh_positions
-from holdfast.broker.decode_push import SLICE_ITEMS, NewId, decode_slice, slice_size
 from holdfast.broker.effects import Accept, Effect, HangUp, Listen, Proved, SendFrames
 from holdfast.broker.feed import Feeds, FeedSizes
+from holdfast.broker.pushes.decode_push import (
+    SLICE_ITEMS,
+    NewId,
+    Sender,
+    decode_slice,
+    slice_size,
+)
+from holdfast.broker.pushes.push_frame import PackedPush, joined_pushes, read_push
 from holdfast.broker.queue_delivery import QueueDelivery
 from holdfast.broker.strangers import Strangers
 from holdfast.broker.verdicts import Outcome, answer_of, problem_of
@@ -39,7 +46,6 @@ from holdfast.protocol.frames import (
     FromBroker,
     FromNode,
     Hello,
-    Item,
     MeshMoved,
     Push,
     Refusal,
@@ -63,6 +69,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.features import Supported
 from holdfast.rules.names import check_mesh, check_peer
+from holdfast.rules.push_columns import Created
 from holdfast.storage.broker.port import BrokerStore
 
 log = logging.getLogger("holdfast")
@@ -89,12 +96,14 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
         return f"BrokerInfo(name={self.name!r})"
 
 
+_Frame = Hello | Follow | Unfollow | Confirmed | Take | Settle | PackedPush
+"""What a node sends; pushes are opened item by item when it is their turn."""
+
+
 class _Push(msgspec.Struct):
     """A push that is read slice by slice: its items, and how many of them were read."""
 
-    mesh: str
-    epoch: int
-    items: Sequence[Item]
+    items: PackedPush
     size: int
     slice_items: int
     read: int = 0
@@ -140,7 +149,7 @@ class Session:
         """The member's, once it has proved it."""
         self.feeds = Feeds(store, "", b"", clock, self._may_begin_epoch)
         self.queue_delivery = QueueDelivery(store, b"", clock, random)
-        self._inbox: deque[tuple[FromNode, int]] = deque()
+        self._inbox: deque[tuple[_Frame, int]] = deque()
         self._push: _Push | None = None
         self.items = self.bytes = 0
         """What was received and has no answer yet."""
@@ -226,13 +235,13 @@ class Session:
         if self._stopping or self._closed:
             return []
         try:
-            frame = read_from_node(raw)
+            frame = read_push(raw) or _packed(read_from_node(raw))
             if not isinstance(frame, Hello):
                 check_mesh(frame.mesh)  # once: it stands in everything that is answered
         except (BadAnswer, BadInput) as error:
             return self._close(close_codes.BAD_FRAME, error.message)
         self._inbox.append((frame, len(raw)))
-        self.items += len(frame.items) if isinstance(frame, Push) else 1
+        self.items += len(frame) if isinstance(frame, PackedPush) else 1
         self.bytes += len(raw)
         return []
 
@@ -273,8 +282,8 @@ class Session:
             self._stepping = False
         return [*out, *self._goodbye()]
 
-    async def _on_frame(self, frame: FromNode, size: int) -> list[Effect]:
-        if isinstance(frame, Push) and self.key:
+    async def _on_frame(self, frame: _Frame, size: int) -> list[Effect]:
+        if isinstance(frame, PackedPush) and self.key:
             return await self._on_push(frame, size)
         try:
             if isinstance(frame, Hello):
@@ -289,7 +298,7 @@ class Session:
             self.bytes -= size
 
     async def _on_other(
-        self, frame: Follow | Unfollow | Confirmed | Take | Settle | Push
+        self, frame: Follow | Unfollow | Confirmed | Take | Settle | PackedPush
     ) -> list[FromBroker]:
         try:
             match frame:
@@ -303,7 +312,7 @@ class Session:
                     await self.queue_delivery.take(frame)
                 case Settle():
                     await self.queue_delivery.settle(frame)
-                case Push():
+                case PackedPush():
                     raise AssertionError("a push is looked at before")
         except HoldfastError as error:
             if error.http_status >= 500:
@@ -311,7 +320,7 @@ class Session:
             return [Refusal(frame.mesh, problem_of(error))]
         return []
 
-    def _judge(self, frame: FromNode, replies: list[FromBroker]) -> list[Effect]:
+    def _judge(self, frame: _Frame, replies: list[FromBroker]) -> list[Effect]:
         """A member may send frames of full size from now on; a stranger only so many."""
         refused = [reply for reply in replies if isinstance(reply, Refusal)]
         out = any(reply.problem.code == NotAMember.code for reply in refused)
@@ -342,20 +351,22 @@ class Session:
 
     # --- pushes --------------------------------------------------------------------------------
 
-    async def _on_push(self, frame: Push, size: int) -> list[Effect]:
+    async def _on_push(self, frame: PackedPush, size: int) -> list[Effect]:
         """Reads the first slice of a push, and of those that wait behind it for the same mesh."""
-        items = frame.items
-        while self._inbox and len(items) < SLICE_ITEMS:
+        pushes, count = [frame], len(frame)
+        while self._inbox and count < SLICE_ITEMS:
             after, more = self._inbox[0]
             if (
-                not isinstance(after, Push)
+                not isinstance(after, PackedPush)
                 or (after.mesh, after.epoch) != (frame.mesh, frame.epoch)
-                or len(items) + len(after.items) > limits.PUSH_ITEMS_MAX
+                or count + len(after) > limits.PUSH_ITEMS_MAX
             ):
                 break
             self._inbox.popleft()
-            items = [*items, *after.items]
+            pushes.append(after)
+            count += len(after)
             size += more
+        items = joined_pushes(pushes)
         if len(items) > limits.PUSH_ITEMS_MAX:
             return self._close(close_codes.TOO_LARGE, "so many items are too many for one push")
         admitted: list[Effect] = []
@@ -363,38 +374,36 @@ class Session:
             try:
                 await self._strangers.require_member(frame.mesh, self.key)
             except HoldfastError as error:
-                return self._refuse_push(frame.mesh, items, size, error)
+                return self._refuse_push(items, size, error)
             if not self._member:
                 self._member = True
                 admitted = [Proved(member=True)]
         most = slice_size(len(items), by_halves=self._accept_s() < _QUICK_S)
-        return [*admitted, *self._next_slice(_Push(frame.mesh, frame.epoch, items, size, most))]
+        return [*admitted, *self._next_slice(_Push(items, size, most))]
 
-    def _refuse_push(
-        self, mesh: str, items: Sequence[Item], size: int, error: HoldfastError
-    ) -> list[Effect]:
+    def _refuse_push(self, items: PackedPush, size: int, error: HoldfastError) -> list[Effect]:
         """One answer for all items, none of which was read."""
         self.items -= len(items)
         self.bytes -= size
-        answers = [answer_of(item.number, error) for item in items]
-        return [SendFrames([Acks(mesh, 0, answers)]), *self._end_patience()]
+        answers = [answer_of(number, error) for number in items.numbers]
+        return [SendFrames([Acks(items.mesh, 0, answers)]), *self._end_patience()]
 
     def _next_slice(self, push: _Push) -> list[Effect]:
         """An empty push has one slice too: who sent it waits for the answer."""
         at, push.read = push.read, push.read + push.slice_items
         size, push.size = push.size, 0
         self._push = push if push.read < len(push.items) else None
-        items = push.items[at : push.read]
-        found = decode_slice(push.mesh, push.epoch, items, size, self.key, self._new_id)
+        sender = Sender(self.key, self.name)
+        found = decode_slice(push.items, at, push.read, size, sender, self._new_id)
         self._accepting += 1
         return [Accept(found)]
 
     def accepted(self, accept: Accept, outcomes: Sequence[Outcome]) -> list[Effect]:
         """The outcomes of a slice, as the acceptor gives them."""
         self._accepting -= 1
-        self.items -= len(accept.slice.items)
+        self.items -= len(accept.slice.numbers)
         self.bytes -= accept.slice.size
-        if any(_is_out(outcome) for outcome in outcomes):
+        if not isinstance(outcomes, Created) and any(map(_is_out, outcomes)):
             self._strangers.no_member(accept.slice.mesh, self.key)
         return [SendFrames([accept.slice.acks(outcomes)]), *self._goodbye()]
 
@@ -458,6 +467,10 @@ class Session:
         self._closed = True
         self._inbox.clear()
         await self.feeds.ended()
+
+
+def _packed(frame: FromNode) -> _Frame:
+    return PackedPush.of(frame) if isinstance(frame, Push) else frame
 
 
 def _is_out(outcome: Outcome) -> bool:

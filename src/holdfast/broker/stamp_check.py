@@ -16,6 +16,7 @@ from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.errors import BadStamp
 from holdfast.rules.lamport import ceiling, check_incoming
 from holdfast.rules.limits import FETCH_BYTES_MAX
+from holdfast.rules.push_columns import highest_stamp
 from holdfast.storage.broker.port import BrokerStore
 
 _NEWEST: Final = 256
@@ -24,7 +25,7 @@ _NEWEST: Final = 256
 
 def is_high(batch: Sequence[PushedEnvelope], now_ms: int) -> bool:
     """Whether one of the stamps needs a closer look."""
-    return max([one.lamport for one in batch]) > ceiling(now_ms)
+    return highest_stamp(batch) > ceiling(now_ms)
 
 
 async def refused_stamps(

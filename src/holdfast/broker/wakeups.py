@@ -13,6 +13,7 @@ from typing import Protocol
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.message import CHANGE
+from holdfast.rules.push_columns import Created, PushColumns, beside
 
 
 class Follower(Protocol):
@@ -27,6 +28,22 @@ class Follower(Protocol):
         """There may be something new for it in a mesh."""
 
     def wake_queue(self, mesh: str, queue: str) -> None: ...
+
+
+class _News:
+    """What a group has brought to one mesh: from which seq to which, and an envelope of each kind
+    that occurs.
+    """
+
+    __slots__ = ("first", "kinds", "last")
+
+    def __init__(self, first: int) -> None:
+        self.first = self.last = first
+        self.kinds: list[PushedEnvelope] = []
+
+    def add(self, last: int, kinds: Iterable[PushedEnvelope]) -> None:
+        self.last = last
+        self.kinds += kinds
 
 
 class Wakeups:
@@ -135,27 +152,32 @@ class Wakeups:
 
     def accepted(self, batch: Sequence[PushedEnvelope], answers: Sequence[AcceptResult]) -> None:
         """This process has accepted a group, and it is in the store."""
-        by_mesh: dict[str, list[tuple[int, PushedEnvelope]]] = {}
-        for one, answer in zip(batch, answers, strict=True):
-            if answer.verdict is AcceptVerdict.CREATED:
-                by_mesh.setdefault(one.mesh, []).append((answer.seq, one))
-        for mesh, rows in by_mesh.items():
-            self._wake_for(mesh, rows)
+        by_mesh: dict[str, _News] = {}
+        for part, told in beside(batch, answers):
+            if isinstance(part, PushColumns) and isinstance(told, Created):
+                news = by_mesh.setdefault(part.mesh, _News(told.seq))
+                news.add(told.seq + len(told) - 1, part.firsts())
+                continue
+            for one, answer in zip(part, told, strict=True):
+                if answer.verdict is AcceptVerdict.CREATED:
+                    by_mesh.setdefault(one.mesh, _News(answer.seq)).add(answer.seq, [one])
+        for mesh, news in by_mesh.items():
+            self._wake_for(mesh, news)
 
-    def _wake_for(self, mesh: str, rows: list[tuple[int, PushedEnvelope]]) -> None:
-        for queue in {one.ref for _, one in rows if one.kind == "queue"}:
+    def _wake_for(self, mesh: str, news: _News) -> None:
+        for queue in {one.ref for one in news.kinds if one.kind == "queue"}:
             for follower in list(self._takers.get((mesh, queue), ())):
                 follower.wake_queue(mesh, queue)
         if mesh not in self._followers:
             return
         known = self._known.get(mesh)
-        self._known[mesh] = max(known or 0, rows[-1][0])
-        if known is None or rows[0][0] != known + 1:
+        self._known[mesh] = max(known or 0, news.last)
+        if known is None or news.first != known + 1:
             # Another process has written in between, or the first follower has just come.
             for follower in list(self._followers[mesh]):
                 follower.wake(mesh, urgent=True)
             return
-        for follower, urgent in self._concerned(mesh, [one for _, one in rows]).items():
+        for follower, urgent in self._concerned(mesh, news.kinds).items():
             follower.wake(mesh, urgent=urgent)
 
     def _concerned(self, mesh: str, rows: Iterable[PushedEnvelope]) -> dict[Follower, bool]:

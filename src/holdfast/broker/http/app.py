@@ -8,12 +8,12 @@ body, a broker that is stopping) sends it the common way, where it gets the same
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
 from starlette.types import Scope
 
-from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http import (
     commits,
     destinations,
@@ -28,6 +28,7 @@ from holdfast.broker.http import (
     snapshots,
 )
 from holdfast.broker.http.context import BrokerApi
+from holdfast.broker.pushes.decode_push import decode_push
 from holdfast.broker.verdicts import Outcome, for_members
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
@@ -123,7 +124,7 @@ class FastAccept:
     def _take(self, pushed: PushedEnvelope, begun: float, done: Done) -> None:
         broker = self._api.broker
 
-        def accepted(outcomes: list[Outcome]) -> None:
+        def accepted(outcomes: Sequence[Outcome]) -> None:
             try:
                 (outcome,) = outcomes
                 if isinstance(outcome, HoldfastError):

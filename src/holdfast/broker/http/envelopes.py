@@ -13,8 +13,8 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.broker.broker import Broker
-from holdfast.broker.decode_push import decode_push
 from holdfast.broker.http.context import BrokerRequest
+from holdfast.broker.pushes.decode_push import decode_push
 from holdfast.broker.verdicts import error_of, for_members
 from holdfast.protocol.broker_log_http import (
     EnvelopeCreated,

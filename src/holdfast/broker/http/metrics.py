@@ -14,6 +14,7 @@ from holdfast.broker.http.context import BrokerApi, BrokerRequest
 from holdfast.broker.http.metrics_tokens import KIND as METRICS
 from holdfast.broker.processes.crew import Crew
 from holdfast.broker.processes.gathered import encode_metrics, labelled
+from holdfast.rules import compiled
 from holdfast.rules.broker_rows import AcceptVerdict, MeshStanding
 from holdfast.service.http.metrics import (
     ServiceCollector,
@@ -73,7 +74,9 @@ class BrokerMetrics(ServiceCollector):
 
     def collect(self) -> Iterator[Metric]:
         info = InfoMetricFamily("holdfast_broker", "This broker")
-        info.add_metric([], {"version": __version__, "name": self._api.title})
+        info.add_metric(
+            [], {"version": __version__, "name": self._api.title, "reader": compiled.reader()}
+        )
         yield info
         rows = (([name], count) for name, count in sorted(self._figures.counts.items()))
         yield gauges("holdfast_broker_rows", "What the store holds", ["what"], rows)

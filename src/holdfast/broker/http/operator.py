@@ -17,6 +17,7 @@ from holdfast.broker.processes.gathered import ProcessStanding, encode_standing,
 from holdfast.broker.upkeep import check_orphans, foresee, repair_orphans, sweep_asked
 from holdfast.protocol.error_body import ErrorDetail
 from holdfast.protocol.version_http import VersionInfo
+from holdfast.rules import compiled
 from holdfast.rules.broker_rows import BrokerSwept, MeshStanding, Orphan
 from holdfast.rules.errors import HoldfastError, UnknownMesh
 from holdfast.rules.ids import id_text
@@ -54,6 +55,8 @@ class BrokerStatusResponse(msgspec.Struct, frozen=True):
     pid: int
     store: str
     """`sqlite` or `postgresql`."""
+    reader: str
+    """What reads pushes: `compiled` or `python`."""
     listening: list[str]
     dedupe_mode: str
     dedupe_days: int
@@ -180,6 +183,7 @@ async def _status(call: BrokerRequest) -> Response:
             version=__version__,
             pid=os.getpid() if broker.crew is None else broker.crew.place.parent,
             store="sqlite" if broker.settings.dsn is None else "postgresql",
+            reader=compiled.reader(),
             listening=api.addresses,
             dedupe_mode=mode,
             dedupe_days=days,

@@ -143,7 +143,7 @@ class BrokerStore(Protocol):
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> Awaitable[list[AcceptResult]]:
+    ) -> Awaitable[Sequence[AcceptResult]]:
         """One transaction for all of them; each gets its own answer, in the order of the batch.
         Checked in this order: mesh, member and grants, dedupe, epoch, destination. `dedupe_ms`
         None: ids are remembered for ever. The seqs of a mesh follow the order of commits: a member

@@ -228,8 +228,8 @@ def status_(session: CommandSession, store: str | None, postgres: str | None) ->
         return
     session.show(
         {**document, **document["counts"], "listening": ", ".join(document["listening"])},
-        fields="name card pid store listening dedupe_mode dedupe_days connections meshes members "
-        "messages dedupe ready taken dead objects snapshots",
+        fields="name card pid store reader listening dedupe_mode dedupe_days connections meshes "
+        "members messages dedupe ready taken dead objects snapshots",
     )
     if document.get("processes"):
         session.rows(document["processes"], "process pid connections waiting", empty="")

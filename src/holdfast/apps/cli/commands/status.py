@@ -13,6 +13,7 @@ from holdfast.apps.cli import documents, output, own_daemon, tables, times
 from holdfast.apps.cli.declare import command_of
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.node import Node
+from holdfast.rules import compiled
 from holdfast.rules.errors import HoldfastError, NoDaemon, NoHome
 from holdfast.service.instance_lock import daemon_note
 from holdfast.storage.files import presence as presences
@@ -72,6 +73,7 @@ def _status(session: CommandSession, node: Node) -> dict[str, Any]:
             for holder in presences.others(paths)
         ],
         "daemon": None if served is None else {"pid": served.pid, "listening": served.addresses},
+        "reader": compiled.reader(),
         "bus": None if served is None else own_daemon.bus_standing(node.home),
         "links": links,
         "brokers": brokers,
@@ -167,6 +169,8 @@ def _status_text(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"inbox      {status['inbox']['unread']} unread\n"
     if status["conflicts_open"]:
         yield f"conflicts  {status['conflicts_open']} open\n"
+    if status["reader"] != "compiled":
+        yield f"reader     {status['reader']}: there is no compiled part, or it is turned off\n"
     for process in status["processes"]:
         yield f"open in    process {process['pid']} ({tables.visible(process['command'])})\n"
 

@@ -57,6 +57,7 @@ class PostgresAccept(PostgresPart):
     ) -> list[AcceptResult]:
         if not batch:
             return []
+        batch = list(batch)  # it is walked through several times
         slugs = sorted({arriving.mesh for arriving in batch})
         raws = [arriving.raw for arriving in batch]
         arguments = (

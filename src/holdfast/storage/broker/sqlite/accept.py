@@ -2,14 +2,16 @@
 
 The ids of the whole batch are looked up at once, everything that decides (members, grants,
 destinations) is read once for each that occurs, and the verdicts are given in the order of the
-batch. What was created is inserted by one statement for each run of rows that are alike: a
-statement runs from its first row to its last without coming back to Python, so that other threads
-do their work meanwhile. Nothing is kept from one transaction to the next, so nothing can be stale.
+batch: columns of which all are new and welcome get theirs as a whole. What was created is inserted
+by one statement for each run of rows that are alike, which cuts them out of the columns: it runs
+from its first row to its last without coming back to Python, so that other threads do their work
+meanwhile. Nothing is kept from one transaction to the next, so nothing can be stale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import apsw
@@ -17,6 +19,15 @@ import apsw
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.message import CHANGE
+from holdfast.rules.push_columns import (
+    SPAN_BITS,
+    SPAN_MASK,
+    Created,
+    Parts,
+    PushColumns,
+    Run,
+    in_columns,
+)
 from holdfast.storage.broker.accepted import Known
 from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
 
@@ -24,18 +35,21 @@ KINDS: Final = ("change", "topic", "dm", "queue")
 """By the number that stands for each in the table."""
 KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 _QUEUE: Final = KIND_NUMBERS["queue"]
+_INT64: Final = apsw.SQLITE_CARRAY_INT64
 
-# The rows of an array are numbered from 1 on, and so are the bytes of those that are joined to one.
+# An array holds the spans of a run of envelopes. Its rows are numbered from 1 on, as are the bytes
+# of what is joined; ?2 is where the run begins in the columns.
 _DEDUPE: Final = (
     "INSERT INTO dedupe "
     "(mesh, id, fingerprint, epoch, seq, broker_id, first_seen_at, expires_at, kind, ref) "
-    "SELECT ?2, value, substr(?3, rowid * 32 - 31, 32), ?4, ?5 + rowid, "
-    "substr(?6, rowid * 16 - 15, 16), ?7, ?8, ?9, ?10 FROM carray(?1)"
+    "SELECT ?3, substr(?4, (?2 + rowid) * 16 - 15, 16), substr(?5, (?2 + rowid) * 32 - 31, 32), "
+    "?6, ?7 + rowid, substr(?8, (?2 + rowid) * 16 - 15, 16), ?9, ?10, ?11, ?12 FROM carray(?1)"
 )
 _MESSAGE: Final = (
     "INSERT INTO message (place, kind, rank, ref, sender, id, broker_id, expires_at, raw) "
-    "SELECT ?2 + rowid, ?3, ?4, ?5, ?6, substr(?7, rowid * 16 - 15, 16), "
-    "substr(?8, rowid * 16 - 15, 16), ?9, value FROM carray(?1)"
+    "SELECT ?3 + rowid, ?4, ?5, ?6, ?7, substr(?8, (?2 + rowid) * 16 - 15, 16), "
+    "substr(?9, (?2 + rowid) * 16 - 15, 16), ?10, "
+    f"substr(?11, (value >> {SPAN_BITS}) - ?12, value & {SPAN_MASK}) FROM carray(?1)"
 )
 _QUEUED: Final = (
     "INSERT INTO queued (place, mesh, queue, rank) "
@@ -50,7 +64,7 @@ _KNOWN: Final = (
 class _Gate:
     """What holds for all envelopes of one kind from one sender to one destination."""
 
-    __slots__ = ("closed", "kind", "rank", "ref", "refused", "sender")
+    __slots__ = ("closed", "kind", "rank", "refused")
 
     def __init__(
         self, one: PushedEnvelope, refused: AcceptVerdict | None, closed: AcceptVerdict | None
@@ -60,50 +74,64 @@ class _Gate:
         self.closed = closed
         """Why none of them is accepted that is not known yet."""
         self.kind, self.rank = KIND_NUMBERS[one.kind], rank(one.priority)
-        self.ref, self.sender = one.ref, one.sender
+
+    @property
+    def is_open(self) -> bool:
+        return self.refused is None and self.closed is None
 
 
 class _Growing:
     """A mesh while a batch is judged: what is known of it, and what becomes new."""
 
-    __slots__ = ("created", "epoch", "gates", "known", "made", "number", "runs", "seq", "slug")
+    __slots__ = ("_places", "created", "epoch", "gates", "grown", "ids", "known", "number", "seq")
 
-    def __init__(self, slug: str, number: int, epoch: int, seq: int) -> None:
-        self.slug, self.number, self.epoch, self.seq = slug, number, epoch, seq
+    def __init__(self, number: int, epoch: int, seq: int) -> None:
+        self.number, self.epoch, self.seq = number, epoch, seq
+        self.grown = seq
+        """The last seq."""
         self.known: dict[bytes, Known] = {}
         self.gates: dict[tuple[bytes, str, str, str, str, int], _Gate] = {}
-        self.created: list[PushedEnvelope] = []
-        self.made: dict[bytes, int] = {}
-        """By id: the place of what was created in this batch."""
-        self.runs: list[tuple[_Gate, int]] = []
-        """What was created, in runs of the same gate: where each begins."""
+        self.created: list[tuple[PushColumns, int]] = []
+        """What was created, each with the seq before its first."""
+        self.ids: set[bytes] = set()
+        """Of what was created."""
+        self._places: dict[bytes, tuple[int, int]] | None = None
 
-    def create(self, one: PushedEnvelope, gate: _Gate) -> int:
-        """Adds an envelope, and returns its seq."""
-        created = self.created
-        if not self.runs or self.runs[-1][0] is not gate:
-            self.runs.append((gate, len(created)))
-        self.made[one.id] = len(created)
-        created.append(one)
-        return self.seq + len(created)
+    def are_new(self, ids: tuple[bytes, ...]) -> bool:
+        """Whether all of these are different, and none was seen before."""
+        those = set(ids)
+        return (
+            len(those) == len(ids)
+            and self.ids.isdisjoint(those)
+            and self.known.keys().isdisjoint(those)
+        )
+
+    def create(self, columns: PushColumns, now_ms: int) -> Created:
+        """Adds envelopes, and returns their answers."""
+        before = self.grown
+        self.created.append((columns, before))
+        self.grown += len(columns)
+        self.ids.update(columns.ids)
+        self._places = None
+        return Created(self.epoch, before + 1, columns.tickets, now_ms)
 
     def find(self, id: bytes, now_ms: int) -> Known | None:
         found = self.known.get(id)
-        if found is None and (at := self.made.get(id)) is not None:
-            one, seq = self.created[at], self.seq + at + 1
-            found = Known(one.fingerprint, self.epoch, seq, one.broker_id, now_ms, True)
+        if found is None and id in self.ids:
+            part, at = self._place_of(id)
+            columns, before = self.created[part]
+            one = columns[at]
+            found = Known(one.fingerprint, self.epoch, before + at + 1, one.broker_id, now_ms, True)
         return found
 
-    def alike(self) -> Iterator[tuple[_Gate, int, list[PushedEnvelope]]]:
-        """The runs of what was created: their gate, where they begin, and what is in them."""
-        ends = [begin for _, begin in self.runs[1:]] + [len(self.created)]
-        for (gate, begin), end in zip(self.runs, ends, strict=True):
-            yield gate, begin, self.created[begin:end]
-
-    @property
-    def grown(self) -> int:
-        """The last seq."""
-        return self.seq + len(self.created)
+    def _place_of(self, id: bytes) -> tuple[int, int]:
+        if self._places is None:
+            self._places = {
+                other: (part, at)
+                for part, (columns, _) in enumerate(self.created)
+                for at, other in enumerate(columns.ids)
+            }
+        return self._places[id]
 
 
 class SqliteAccept(BrokerDatabase):
@@ -113,59 +141,80 @@ class SqliteAccept(BrokerDatabase):
 
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[AcceptResult]:
+    ) -> Sequence[AcceptResult]:
+        """A batch of parts is answered part by part."""
         if not batch:
             return []
         self.mark_if_due()
         keep_until = now_ms + keep_ms
         dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
+        parts = in_columns(batch)
         with self.writing(adds=True) as con:
-            meshes = _meshes(con, batch)
-            answers = self._judge(batch, meshes, now_ms)
-            grown = [mesh for mesh in meshes.values() if mesh.created]
-            for mesh in grown:
+            meshes = _meshes(con, parts)
+            answers = [self._judge(part, meshes, now_ms) for part in parts]
+            grown = {slug: mesh for slug, mesh in meshes.items() if mesh.created}
+            for slug, mesh in grown.items():
                 insert_ids(con, mesh, now_ms, dedupe_until)
                 insert_messages(con, mesh, keep_until)
-                self.news(mesh.slug, mesh.grown)
-        for mesh in grown:
-            self._reached[mesh.slug] = mesh.grown
-        return answers
+                self.news(slug, mesh.grown)
+        for slug, mesh in grown.items():
+            self._reached[slug] = mesh.grown
+        return Parts(answers) if len(answers) > 1 else answers[0]
 
     def _judge(
-        self, batch: Sequence[PushedEnvelope], meshes: dict[str, _Growing], now_ms: int
-    ) -> list[AcceptResult]:
+        self, part: Sequence[PushColumns], meshes: dict[str, _Growing], now_ms: int
+    ) -> Sequence[AcceptResult]:
+        answers = [self._judge_columns(one, meshes.get(one.mesh), now_ms) for one in part]
+        return answers[0] if len(answers) == 1 else list(chain.from_iterable(answers))
+
+    def _judge_columns(
+        self, columns: PushColumns, mesh: _Growing | None, now_ms: int
+    ) -> Sequence[AcceptResult]:
+        if mesh is None:
+            return [AcceptResult(verdict=AcceptVerdict.UNKNOWN_MESH)] * len(columns)
+        gates = [self._gate_of(mesh, one) for one in columns.firsts()]
+        if all(gate.is_open for gate in gates) and mesh.are_new(columns.ids):
+            return mesh.create(columns, now_ms)
         answers: list[AcceptResult] = []
-        for one in batch:
-            mesh = meshes.get(one.mesh)
-            if mesh is None:
-                answers.append(AcceptResult(verdict=AcceptVerdict.UNKNOWN_MESH))
-                continue
-            key = (one.sender, one.kind, one.ref, one.origin, one.priority, one.epoch)
-            gate = mesh.gates.get(key)
-            if gate is None:
-                gate = mesh.gates[key] = self._gate(mesh, one)
-            epoch = mesh.epoch
-            refused = gate.refused
-            if refused is None:
-                known = mesh.find(one.id, now_ms)
-                if known is not None:
-                    answers.append(known.answer(one.fingerprint, epoch))
-                    continue
-                refused = gate.closed
-            if refused is not None:
-                answers.append(AcceptResult(verdict=refused, epoch=epoch))
-                continue
-            answers.append(
-                AcceptResult(
-                    verdict=AcceptVerdict.CREATED,
-                    epoch=epoch,
-                    message_epoch=epoch,
-                    seq=mesh.create(one, gate),
-                    broker_id=one.broker_id,
-                    first_seen_at=now_ms,
-                )
-            )
+        for run, gate in zip(columns.in_runs(), gates, strict=True):
+            answers += self._judge_run(run, mesh, gate, now_ms)
         return answers
+
+    def _judge_run(
+        self, run: PushColumns, mesh: _Growing, gate: _Gate, now_ms: int
+    ) -> Sequence[AcceptResult]:
+        """One by one: some are known, or refused."""
+        if gate.refused is not None:
+            return [AcceptResult(verdict=gate.refused, epoch=mesh.epoch)] * len(run)
+        answers: list[AcceptResult] = []
+        begin = 0  # of those that are new, and not created yet
+        new: set[bytes] = set()
+        for at, one in enumerate(run):
+            if one.id in new:
+                answers += mesh.create(run[begin:at], now_ms)
+                begin, new = at, set()
+            known = mesh.find(one.id, now_ms)
+            if known is None and gate.closed is None:
+                new.add(one.id)
+                continue
+            if new:
+                answers += mesh.create(run[begin:at], now_ms)
+                new = set()
+            begin = at + 1
+            if known is not None:
+                answers.append(known.answer(one.fingerprint, mesh.epoch))
+            elif gate.closed is not None:
+                answers.append(AcceptResult(verdict=gate.closed, epoch=mesh.epoch))
+        if new:
+            answers += mesh.create(run[begin:], now_ms)
+        return answers
+
+    def _gate_of(self, mesh: _Growing, one: PushedEnvelope) -> _Gate:
+        key = (one.sender, one.kind, one.ref, one.origin, one.priority, one.epoch)
+        gate = mesh.gates.get(key)
+        if gate is None:
+            gate = mesh.gates[key] = self._gate(mesh, one)
+        return gate
 
     def _gate(self, mesh: _Growing, one: PushedEnvelope) -> _Gate:
         refused = self._refused(mesh.number, one.sender, one.kind, one.origin)
@@ -212,17 +261,18 @@ class SqliteAccept(BrokerDatabase):
         ]
 
 
-def _meshes(con: apsw.Connection, batch: Sequence[PushedEnvelope]) -> dict[str, _Growing]:
+def _meshes(con: apsw.Connection, parts: Sequence[Sequence[PushColumns]]) -> dict[str, _Growing]:
     """The meshes of a batch, each with what is known of the ids that it gets."""
-    ids: dict[str, list[bytes]] = {}
-    for one in batch:
-        ids.setdefault(one.mesh, []).append(one.id)
+    ids: dict[str, list[tuple[bytes, ...]]] = {}
+    for part in parts:
+        for columns in part:
+            ids.setdefault(columns.mesh, []).append(columns.ids)
     meshes = {}
     for slug, those in ids.items():
         row = con.execute("SELECT number, epoch, seq FROM mesh WHERE slug = ?", (slug,)).get
         if row is not None:
-            mesh = meshes[slug] = _Growing(slug, *row)
-            mesh.known = _known(con, mesh.number, those)
+            mesh = meshes[slug] = _Growing(*row)
+            mesh.known = _known(con, mesh.number, tuple(chain.from_iterable(those)))
     return meshes
 
 
@@ -237,37 +287,40 @@ def _known(con: apsw.Connection, mesh: int, ids: Sequence[bytes]) -> dict[bytes,
 
 
 def insert_ids(con: apsw.Connection, mesh: _Growing, now_ms: int, dedupe_until: int | None) -> None:
-    for gate, begin, run in mesh.alike():
-        prints = b"".join([one.fingerprint for one in run])
-        tickets = b"".join([one.broker_id for one in run])
-        assert len(prints) == 2 * len(tickets) == 32 * len(run), "each has its own bytes"
-        con.execute(
-            _DEDUPE,
-            (
-                apsw.carray(tuple([one.id for one in run])),
-                *(mesh.number, prints, mesh.epoch, mesh.seq + begin, tickets),
-                *(now_ms, dedupe_until, gate.kind, gate.ref),
-            ),
-        )
+    for columns, before in mesh.created:
+        ids = b"".join(columns.ids)
+        for begin, run, spans in _runs(columns):
+            values = (mesh.number, ids, columns.prints, mesh.epoch, before + begin)
+            kind = KIND_NUMBERS[run.kind]
+            con.execute(
+                _DEDUPE,
+                (spans, begin, *values, columns.tickets, now_ms, dedupe_until, kind, run.ref),
+            )
 
 
 def insert_messages(con: apsw.Connection, mesh: _Growing, keep_until: int) -> None:
-    number, many = mesh.number, len(mesh.created)
-    for gate, begin, run in mesh.alike():
-        before = (number << SEQ_BITS) + mesh.seq + begin
-        con.execute(
-            _MESSAGE,
-            (
-                apsw.carray(tuple([one.raw for one in run])),
-                *(before, gate.kind, gate.rank, gate.ref, gate.sender),
-                b"".join([one.id for one in run]),
-                b"".join([one.broker_id for one in run]),
-                keep_until,
-            ),
-        )
-        if gate.kind == _QUEUE:
-            con.execute(_QUEUED, (number, before + 1, before + len(run)))
+    number = mesh.number
+    for columns, seq in mesh.created:
+        ids = b"".join(columns.ids)
+        for begin, run, spans in _runs(columns):
+            before = (number << SEQ_BITS) + seq + begin
+            kind = KIND_NUMBERS[run.kind]
+            values = (before, kind, rank(run.priority), run.ref, columns.sender)
+            rest = (ids, columns.tickets, keep_until, columns.payload, columns.base - 1)
+            con.execute(_MESSAGE, (spans, begin, *values, *rest))
+            if kind == _QUEUE:
+                con.execute(_QUEUED, (number, before + 1, before + run.length))
+    many = mesh.grown - mesh.seq
     con.execute(
         "UPDATE mesh SET seq = ?, messages = messages + ?, dedupe = dedupe + ? WHERE number = ?",
         (mesh.grown, many, many, number),
     )
+
+
+def _runs(columns: PushColumns) -> Iterator[tuple[int, Run, apsw.CArrayBinding]]:
+    """The runs of alike envelopes: where each begins, and its spans."""
+    begin = 0
+    for run in columns.runs:
+        end = begin + run.length
+        yield begin, run, apsw.carray(columns.spans, start=begin, stop=end, flags=_INT64)
+        begin = end

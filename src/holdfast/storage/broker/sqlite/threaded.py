@@ -173,7 +173,7 @@ class ThreadedBrokerStore:
 
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> asyncio.Future[list[AcceptResult]]:
+    ) -> asyncio.Future[Sequence[AcceptResult]]:
         return self._writer.begin(
             lambda: self.inner.accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
         )

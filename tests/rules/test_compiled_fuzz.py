@@ -1,0 +1,52 @@
+"""The compiled reader under sanitizers: whatever it gets, it never looks beyond it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.plain_pushes import PLAIN, push
+from support.project import ROOT
+from support.seeds import seeds
+
+ROUNDS: Final = 200_000
+OPTIONS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    made = tmp_path_factory.mktemp("fuzz") / "fuzz_compiled"
+    rules = ROOT / "src" / "holdfast" / "rules"
+    source = ROOT / "tests" / "rules" / "fuzz_compiled.c"
+    words = [compiler, *OPTIONS, f"-I{rules}", str(source), "-o", str(made)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        if "sanitize" in done.stderr or "asan" in done.stderr or "ubsan" in done.stderr:
+            pytest.skip("the C compiler has no sanitizers")
+        pytest.fail(done.stderr)
+    return made
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_D4_no_harm_of_a_push_leads_the_compiled_reader_beyond_it(
+    program: Path, tmp_path: Path, seed: int
+) -> None:
+    inputs = [raw for raw in PLAIN if len(raw) < 1000]
+    inputs += [push([raw]) for raw in inputs] + [push(inputs), push([])]
+    corpus = tmp_path / "corpus"
+    corpus.write_bytes(b"".join(len(raw).to_bytes(4, "big") + raw for raw in inputs))
+    words = [str(program), str(corpus), str(ROUNDS), str(seed)]
+    # Where memory may not be traced, leaks cannot be looked for; there is nothing to leak.
+    env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(words, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    plain = len(PLAIN) - 1
+    assert done.stdout == f"{plain * 5} good\n", "all of them are taken before they are harmed"
