@@ -71,7 +71,7 @@ async def follow_node(api: NodeApi, changes: Changes) -> None:
     process and of others, and by what is in no log.
     """
     watch = api.log_watch
-    api.engine.store.on_commit(lambda: changes.tell("store"))
+    api.engine.store.on_commit(lambda: changes.note("store"))  # called in the loop
     head, notice = watch.head, watch.last_notice
     while not watch.closing:
         await watch.wait(head, HEARTBEAT_MS / SECOND_MS, after=notice)

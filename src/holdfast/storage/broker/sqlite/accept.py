@@ -9,7 +9,7 @@ do their work meanwhile. Nothing is kept from one transaction to the next, so no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import apsw
@@ -110,6 +110,8 @@ class SqliteAccept(BrokerDatabase):
     """`accept` and `known` of the store."""
 
     groups_max: Final = 1
+
+    def may_hold_up_the_loop(self, when: Callable[[], bool]) -> None: ...  # it always does
 
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
