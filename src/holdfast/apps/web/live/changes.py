@@ -71,7 +71,7 @@ async def follow_node(api: NodeApi, changes: Changes) -> None:
     process and of others, and by what is in no log.
     """
     watch = api.log_watch
-    api.engine.store.on_commit(lambda: changes.note("store"))  # called in the loop
+    api.engine.store.on_commit(lambda: changes.tell("store"))
     head, notice = watch.head, watch.last_notice
     while not watch.closing:
         await watch.wait(head, HEARTBEAT_MS / SECOND_MS, after=notice)
@@ -89,7 +89,7 @@ async def follow_broker(api: BrokerApi, changes: Changes) -> None:
     """Tells what happens in a broker, and once more a while after it: its figures are counted at
     most so often (`settled`).
     """
-    api.store.on_news(lambda mesh, seq: changes.tell("store"))
+    api.store.on_news(lambda mesh, seq: changes.note("store"))  # called in the loop
     seen = changes.seen(("store",))
     while not changes.closing:
         await changes.wait(("store",), seen)
