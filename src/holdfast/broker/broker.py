@@ -74,6 +74,7 @@ class Broker:
             wakeups=self.wakeups,
             rate_per_s=settings.rate_per_s,
         )
+        store.may_hold_up_the_loop(self._has_few)
         self.strangers = Strangers(store, monotonic, self.counts)
         self.sessions: Sessions = Sessions(identity, clock=monotonic, random=os.urandom)
         if crew is not None:
@@ -157,6 +158,9 @@ class Broker:
     def _accept_s(self) -> float:
         """How long the store took for the last group, if it is a process of its own."""
         return self.accepting.took_s if self.apart else inf
+
+    def _has_few(self) -> bool:
+        return len(self.connections) <= limits.ACCEPT_AT_ONCE_CONNECTIONS
 
     def _may_begin_epoch(self, mesh: str) -> bool:
         """May a new epoch begin because a member says that it has seen more? Not again and again:

@@ -187,6 +187,11 @@ WAL_REST_PAGES: Final = 6000
 """Pages in the WAL after which the writer makes what a round has left, so that it begins anew."""
 WAL_ROUND_PAGES_MAX: Final = 4000
 """Pages that the writer adds to the WAL during a round; with more it waits for its end."""
+QUICK_COMMIT_MS: Final = 2
+"""A commit of the Raft logs or of a broker that takes longer is slow: the next leave the loop
+alone."""
+QUICK_COMMITS: Final = 64
+"""After so many quick commits in a row, what is little is committed in the thread of the loop."""
 SQLITE_VERSION_MIN: Final = 3_051_003
 """The oldest SQLite that a store opens with; older ones can damage a WAL."""
 
@@ -206,10 +211,6 @@ QUORUM_MARK_WRITES: Final = 1024
 was voted and in which term."""
 QUORUM_WAL_PAGES: Final = 1000
 """Pages in the WAL of the Raft logs after which the writer makes a checkpoint."""
-QUORUM_QUICK_SYNC_MS: Final = 2
-"""A commit of the Raft logs that takes longer is slow: the next ones leave the loop alone."""
-QUORUM_QUICK_SYNCS: Final = 64
-"""After so many quick commits in a row a lone write is committed in the thread that brings it."""
 QUORUM_BALLAST_BYTES: Final = 4 * MIB
 """Space that is kept occupied for votes and terms, and freed when a commit of the Raft logs meets a
 full disk. Entries are refused from then on (DiskFull), until there is room again."""
@@ -590,6 +591,12 @@ ACCEPT_GROUP_MAX: Final = 1024
 """Envelopes that a broker accepts in one transaction."""
 ACCEPT_GROUP_BYTES: Final = 4 * MIB
 """Bytes of envelopes that a broker accepts in one transaction; one envelope always fits."""
+ACCEPT_AT_ONCE_MAX: Final = 128
+"""Envelopes that a broker may accept in the thread of its loop, where the disk is quick."""
+ACCEPT_AT_ONCE_BYTES: Final = 256 * KIB
+"""The same by their size."""
+ACCEPT_AT_ONCE_CONNECTIONS: Final = 16
+"""With more WebSockets nothing is accepted in the loop: a slow disk would hold all of them up."""
 ACCEPT_WAITING_MAX: Final = 100_000
 """Envelopes of all members that wait for their transaction; more are refused with 429."""
 ACCEPT_WAITING_BYTES: Final = 256 * MIB

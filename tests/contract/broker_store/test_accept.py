@@ -15,6 +15,7 @@ from holdfast.rules.broker_rows import (
     MemberRow,
     PushedEnvelope,
 )
+from holdfast.rules.limits import QUICK_COMMITS
 from holdfast.storage.broker.port import BrokerStore
 from support.broker_stores import (
     ANA,
@@ -63,6 +64,20 @@ async def test_D2_the_first_is_created_and_the_same_again_is_a_duplicate(
     mesh = await store.mesh_get(TEAM)
     assert mesh is not None
     assert mesh.seq == 1
+
+
+async def test_D2_a_store_that_may_hold_up_the_loop_accepts_as_any_other(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    store.may_hold_up_the_loop(lambda: True)
+    for number in range(1, 2 * QUICK_COMMITS):
+        answers = await accept(store, topic(number), topic(number))
+        assert [one.seq for one in answers] == [number, number]
+        assert verdicts(answers) == ["created", "duplicate"]
+    mesh = await store.mesh_get(TEAM)
+    assert mesh is not None
+    assert mesh.seq == 2 * QUICK_COMMITS - 1
 
 
 async def test_D2_another_request_under_the_same_id_is_told_the_first_fingerprint(

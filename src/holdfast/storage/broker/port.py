@@ -141,6 +141,11 @@ class BrokerStore(Protocol):
         are accepted in the order of the calls.
         """
 
+    def may_hold_up_the_loop(self, when: Callable[[], bool]) -> None:
+        """While `when` says so, a store whose disk is quick may accept a small batch in the thread
+        of its event loop, before `accept` returns.
+        """
+
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
     ) -> Awaitable[Sequence[AcceptResult]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.rules.errors import LogMismatch
-from holdfast.rules.limits import QUORUM_QUICK_SYNC_MS, QUORUM_QUICK_SYNCS, QUORUM_WAL_PAGES
+from holdfast.rules.limits import QUICK_COMMIT_MS, QUICK_COMMITS, QUORUM_WAL_PAGES
 from holdfast.storage.sqlite.quorum.quorum_log import SqliteQuorumLog
 from support.quorum_logs import entry, filled, opened, write
 
@@ -30,7 +30,7 @@ def quick(home: Path, watch: Stopwatch, mark_writes: int = 1024) -> tuple[Sqlite
     while log.save_at_once(write(at, entry(at, 1))) is None:
         log.save(write(at, entry(at, 1)))
         commits, at = commits + 1, at + 1
-    assert commits == QUORUM_QUICK_SYNCS
+    assert commits == QUICK_COMMITS
     return log, at + 1
 
 
@@ -51,7 +51,7 @@ def test_Q3_a_lone_write_to_a_quick_disk_is_saved_at_once(tmp_path: Path) -> Non
 def test_Q3_a_slow_sync_sends_writes_back_to_the_thread(tmp_path: Path) -> None:
     watch = Stopwatch()
     log, at = quick(tmp_path, watch)
-    watch.step_ms = QUORUM_QUICK_SYNC_MS + 1
+    watch.step_ms = QUICK_COMMIT_MS + 1
     assert log.save_at_once(write(at, entry(at, 1))) is not None, "nobody knew before"
     watch.step_ms = 0.0
     assert log.save_at_once(write(at + 1, entry(at + 1, 1))) is None
@@ -78,7 +78,7 @@ def test_Q3_nothing_is_saved_at_once_while_another_write_is_under_way(tmp_path: 
 
 
 def test_Q3_the_mark_is_left_to_the_thread(tmp_path: Path) -> None:
-    log, at = quick(tmp_path, Stopwatch(), mark_writes=QUORUM_QUICK_SYNCS + 4)
+    log, at = quick(tmp_path, Stopwatch(), mark_writes=QUICK_COMMITS + 4)
     marks = (tmp_path / "quorum.mark").read_bytes()
     while log.save_at_once(write(at, entry(at, 1))) is not None:
         at += 1

@@ -89,7 +89,7 @@ async def follow_broker(api: BrokerApi, changes: Changes) -> None:
     """Tells what happens in a broker, and once more a while after it: its figures are counted at
     most so often (`settled`).
     """
-    api.store.on_news(lambda mesh, seq: changes.tell("store"))
+    api.store.on_news(lambda mesh, seq: changes.note("store"))  # called in the loop
     seen = changes.seen(("store",))
     while not changes.closing:
         await changes.wait(("store",), seen)

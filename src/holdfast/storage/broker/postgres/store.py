@@ -86,6 +86,8 @@ class PostgresBrokerStore(
     async def ping(self) -> None:
         await self._connections.fetchval("SELECT count(*) FROM meta")
 
+    def may_hold_up_the_loop(self, when: Callable[[], bool]) -> None: ...  # it never does
+
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         self._news.on_news(listener)
 

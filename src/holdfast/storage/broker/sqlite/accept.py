@@ -10,7 +10,7 @@ meanwhile. Nothing is kept from one transaction to the next, so nothing can be s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -138,6 +138,8 @@ class SqliteAccept(BrokerDatabase):
     """`accept` and `known` of the store."""
 
     groups_max: Final = 1
+
+    def may_hold_up_the_loop(self, when: Callable[[], bool]) -> None: ...  # it always does
 
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Final, Self
 
 import apsw
@@ -31,6 +32,7 @@ from holdfast.storage.broker.sqlite.migrations import migrate, rollback
 from holdfast.storage.broker.sqlite.room import BrokerRoom
 from holdfast.storage.files.durable import alone_in, drafting
 from holdfast.storage.files.home import size_of
+from holdfast.storage.quick_commits import QuickCommits
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.connection import connect, is_alone, managed, shut, typed
 from holdfast.storage.sqlite.migrations import version
@@ -69,6 +71,7 @@ class BrokerDatabase:
         self._mark_rows, self._tell_copies = mark_rows, tell_copies
         self._con: apsw.Connection | None = None
         self._checkpoints: Checkpoints | None = None
+        self._quick = QuickCommits(monotonic)
         self._failed: str | None = None
         self.ended_well = False
         """It was closed, and the mark says exactly how far it was."""
@@ -283,7 +286,7 @@ class BrokerDatabase:
 
     def _commit(self, con: apsw.Connection) -> None:
         try:
-            con.execute("COMMIT")
+            self._quick.time(lambda: con.execute("COMMIT"))
         except BaseException as error:
             known = typed(error, committing=True)
             if isinstance(known, Unknown):
@@ -421,13 +424,26 @@ class BrokerDatabase:
         write_mark(self.folder / "broker.mark", found)
         self._marked, self._reached = reached, dict(reached)
 
+    def is_quick(self, adds: int) -> bool:
+        """Whether a transaction that adds so many envelopes may be expected to hold nobody up: no
+        mark is due with it, and no checkpoint.
+        """
+        return (
+            self._quick.expected
+            and self._checkpoints is not None
+            and not self._checkpoints.are_due
+            and not self._mark_is_due(adds)
+        )
+
+    def _mark_is_due(self, adds: int) -> bool:
+        marked, rows = self._marked, self._mark_rows
+        return any(seq + adds - marked.get(slug, 0) >= rows for slug, seq in self._reached.items())
+
     def mark_if_due(self) -> None:
         """Writes the mark if a mesh has gone `mark_rows` beyond it.
 
         Called before the next envelopes are written, so that a failure belongs to a call that has
         not done anything.
         """
-        for slug, seq in self._reached.items():
-            if seq - self._marked.get(slug, 0) >= self._mark_rows:
-                self.write_mark()
-                return
+        if self._mark_is_due(0):
+            self.write_mark()

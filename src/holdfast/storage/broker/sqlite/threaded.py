@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from holdfast.rules.broker_rows import AcceptResult, Orphan, PushedEnvelope
+from holdfast.rules.limits import ACCEPT_AT_ONCE_BYTES, ACCEPT_AT_ONCE_MAX
 from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.worker import Worker
 
@@ -65,6 +66,9 @@ class ThreadedBrokerStore:
         self._beside = inner.another()
         self._writer, self._reader = Worker("holdfast-store"), Worker("holdfast-store-reads")
         self._in_turns = False
+        self._may_hold_up: Callable[[], bool] = lambda: False
+        self._here = False
+        """Whether the loop's own thread is writing."""
 
     async def open(self, now_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -94,7 +98,9 @@ class ThreadedBrokerStore:
         loop = asyncio.get_running_loop()
 
         def tell(mesh: str, seq: int) -> None:
-            if not loop.is_closed():
+            if self._here:
+                listener(mesh, seq)
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(listener, mesh, seq)
 
         self.inner.on_news(tell)
@@ -174,9 +180,21 @@ class ThreadedBrokerStore:
     def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
     ) -> asyncio.Future[Sequence[AcceptResult]]:
-        return self._writer.begin(
-            lambda: self.inner.accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
-        )
+        def accept() -> Coroutine[Any, Any, Sequence[AcceptResult]]:
+            return self.inner.accept(batch, now_ms, keep_ms=keep_ms, dedupe_ms=dedupe_ms)
+
+        if self._may_hold_up() and self.inner.is_quick(len(batch)) and _is_small(batch):
+            self._here = True
+            try:
+                accepted = self._writer.begin_here(accept)
+            finally:
+                self._here = False
+            if accepted is not None:
+                return accepted
+        return self._writer.begin(accept)
+
+    def may_hold_up_the_loop(self, when: Callable[[], bool]) -> None:
+        self._may_hold_up = when
 
     # --- verbs with a way of their own ---------------------------------------------------------
 
@@ -206,3 +224,10 @@ class ThreadedBrokerStore:
                 await thread.do(aside.close)
             finally:
                 thread.stop()
+
+
+def _is_small(batch: Sequence[PushedEnvelope]) -> bool:
+    return (
+        len(batch) <= ACCEPT_AT_ONCE_MAX
+        and sum([len(one.raw) for one in batch]) <= ACCEPT_AT_ONCE_BYTES
+    )

@@ -35,6 +35,8 @@ class Worker:
         self._turn = threading.Lock()
         """Held while a call runs."""
         self._stilled = self._forked = False
+        self._under_way = 0
+        """Calls that were begun and are not settled: counted by the loop alone."""
         fork_gate.watch(self)
 
     @property
@@ -63,7 +65,20 @@ class Worker:
                 raise fork_gate.refusal()
             raise StoreClosed("the store is not open", hint="open it first")
         future: asyncio.Future[T] = self._loop.create_future()
+        self._under_way += 1
         self._waiting.put((future, begin))
+        return future
+
+    def begin_here(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T] | None:
+        """Runs the call at once, in the thread of the loop; its future is done. None, and nothing
+        is run, while a call is under way: they keep their order.
+        """
+        if self._loop is None or self._under_way:
+            return None
+        future: asyncio.Future[T] = self._loop.create_future()
+        with self._turn:
+            done = _finish(future, begin)
+        _settle([done])
         return future
 
     def still(self, until: float) -> bool:
@@ -85,17 +100,30 @@ class Worker:
         oldest = 0.0
         while (work := self._waiting.get()) is not None:
             future, begin = work
-            if not future.cancelled():
+            if future.cancelled():
+                done.append((future, None, None))
+            else:
                 with self._turn:
                     done.append(_finish(future, begin))
             now = monotonic()
             if len(done) == 1:
                 oldest = now
             if done and (self._waiting.empty() or now - oldest >= _HELD_S):
-                _hand_back(loop, done)
+                self._hand_back(loop, done)
                 done = []
         if done:
-            _hand_back(loop, done)
+            self._hand_back(loop, done)
+
+    def _hand_back(self, loop: asyncio.AbstractEventLoop, done: list[_Done]) -> None:
+        try:
+            loop.call_soon_threadsafe(self._settle, done)
+        except RuntimeError:
+            # The loop is closed: no caller waits any more.
+            return
+
+    def _settle(self, done: list[_Done]) -> None:
+        self._under_way -= len(done)
+        _settle(done)
 
 
 def _finish(future: asyncio.Future[Any], begin: Begin) -> _Done:
@@ -110,18 +138,10 @@ def _finish(future: asyncio.Future[Any], begin: Begin) -> _Done:
     return future, None, AssertionError("the SQLite store never waits for anything but the disk")
 
 
-def _hand_back(loop: asyncio.AbstractEventLoop, done: list[_Done]) -> None:
-    try:
-        loop.call_soon_threadsafe(_settle, done)
-    except RuntimeError:
-        # The loop is closed: no caller waits any more.
-        return
-
-
 def _settle(done: list[_Done]) -> None:
     for future, value, error in done:
         if future.done():
-            continue  # cancelled meanwhile
+            continue  # cancelled before or meanwhile
         if error is None:
             future.set_result(value)
         else:

@@ -33,11 +33,9 @@ from holdfast.rules.errors import (
     Unknown,
 )
 from holdfast.rules.limits import (
-    QUORUM_QUICK_SYNC_MS,
-    QUORUM_QUICK_SYNCS,
     QUORUM_WAL_PAGES,
-    SECOND_MS,
 )
+from holdfast.storage.quick_commits import QuickCommits
 from holdfast.storage.sqlite.connection import refusing, typed
 from holdfast.storage.sqlite.quorum.reserve import QuorumReserve
 from holdfast.storage.sqlite.quorum.writes import QuorumWrites
@@ -118,9 +116,7 @@ class QuorumEngine:
         self._committed = False
         """Whether the commit that is under way has come past its COMMIT."""
         self._wal_pages = 0
-        self._clock = clock
-        self._quick = 0
-        """How many commits in a row were quick."""
+        self._quick = QuickCommits(clock)
         self.puts_off_checkpoint = False
         """Whether a checkpoint that is due is left to the next commit."""
         connection.set_wal_hook(self._note_wal)
@@ -156,16 +152,13 @@ class QuorumEngine:
         quick so far: neither the mark nor a checkpoint is due with it.
         """
         return (
-            self._quick >= QUORUM_QUICK_SYNCS
+            self._quick.expected
             and self._unmarked + 1 < self._mark_writes
             and self._wal_pages < QUORUM_WAL_PAGES
         )
 
     def commit(self) -> None:
-        begun = self._clock()
-        self._commit()
-        took_ms = (self._clock() - begun) * SECOND_MS
-        self._quick = self._quick + 1 if took_ms <= QUORUM_QUICK_SYNC_MS else 0
+        self._quick.time(self._commit)
 
     def _commit(self) -> None:
         self._committed = False

@@ -116,6 +116,11 @@ class Checkpoints:
 
     # --- the gate ------------------------------------------------------------------------------
 
+    @property
+    def are_due(self) -> bool:
+        """Whether the gate has more to do than to ask for a round."""
+        return self._pages >= self._due and self._round is not _Round.NONE
+
     def pass_gate(self) -> None:
         """Called by the writer while it has no transaction open. Raises nothing of the disk's, and
         does nothing for a connection that was not taken over.
