@@ -94,22 +94,28 @@ def _fold_state(
 ) -> Outcome:
     if current is not None and not ledger.settle(tx, ctx, envelope, current):
         return Outcome.SUPERSEDED
-    tx.state_put(
-        StateRow(
-            mesh=envelope.mesh,
-            key=envelope.entity,
-            value=body.value if isinstance(body, StateSet) else b"null",
-            lamport=envelope.lamport,
-            peer=envelope.origin,
-            id=envelope.id,
-            offset=offset,
-            updated_at=envelope.created_at,
-            tombstone=not isinstance(body, StateSet),
-        )
-    )
+    e = envelope
+    tx.state_put(state_row_of(e.mesh, e.entity, body, version_of(e), offset, e.created_at))
     if current is None:
         ledger.first(tx, envelope)
     return Outcome.APPLIED
+
+
+def state_row_of(
+    mesh: str, key: str, body: Body, version: Version, offset: int, updated_at: int
+) -> StateRow:
+    """The row of a version with this body: a value, or a deletion."""
+    return StateRow(
+        mesh=mesh,
+        key=key,
+        value=body.value if isinstance(body, StateSet) else b"null",
+        lamport=version.lamport,
+        peer=version.peer,
+        id=version.id,
+        offset=offset,
+        updated_at=updated_at,
+        tombstone=not isinstance(body, StateSet),
+    )
 
 
 def _memory_current(tx: Reader, change: Any, body: Body) -> Version | None:
@@ -127,23 +133,31 @@ def _fold_memory(
 ) -> Outcome:
     if current is not None and not is_newer(version_of(envelope), current):
         return Outcome.SUPERSEDED
-    tx.memory_put(
-        MemoryRow(
-            mesh=envelope.mesh,
-            owner=envelope.owner,
-            key=envelope.entity,
-            value=body.value if isinstance(body, MemorySet) else b"null",
-            tags=body.tags if isinstance(body, MemorySet) else (),
-            created_at=body.created_at if isinstance(body, MemorySet) else 0,
-            lamport=envelope.lamport,
-            peer=envelope.origin,
-            id=envelope.id,
-            offset=offset,
-            updated_at=envelope.created_at,
-            tombstone=not isinstance(body, MemorySet),
-        )
-    )
+    e = envelope
+    at = version_of(e), offset, e.created_at
+    tx.memory_put(memory_row_of(e.mesh, e.owner, e.entity, body, *at))
     return Outcome.APPLIED
+
+
+def memory_row_of(
+    mesh: str, owner: str, key: str, body: Body, version: Version, offset: int, updated_at: int
+) -> MemoryRow:
+    """The row of a version with this body: a memory, or that it was forgotten."""
+    of = body if isinstance(body, MemorySet) else None
+    return MemoryRow(
+        mesh=mesh,
+        owner=owner,
+        key=key,
+        value=b"null" if of is None else of.value,
+        tags=() if of is None else of.tags,
+        created_at=0 if of is None else of.created_at,
+        lamport=version.lamport,
+        peer=version.peer,
+        id=version.id,
+        offset=offset,
+        updated_at=updated_at,
+        tombstone=of is None,
+    )
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ not disturb the others of its batch.
 
 Facts come by the thousand and touch no table but the log. A run of plain, new facts is appended in
 one go. If that is not possible, because one of them is known or needs a closer look, the facts of
-the run are taken one by one. Both ways have the same results.
+the run are taken one by one. Values and memories are taken in runs too (`runs/plain_arrivals`).
+All ways have the same results.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from holdfast.node.core.fold import (
     model_of,
     refuse_forked_event,
 )
+from holdfast.node.core.runs.plain_arrivals import Plain, plain_runs, take_plain
 from holdfast.node.core.streams import PlacedInStreams
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
 from holdfast.rules.bodies import AuditAppend, Body, MessageSend, family_of
@@ -190,7 +192,8 @@ class Intake:
             if facts:
                 results += self._take_facts(tx, facts)
             else:
-                results += [self._take(tx, one) for one in members if isinstance(one, Arrival)]
+                changes = [member for member in members if isinstance(member, Arrival)]
+                results += self._take_changes(tx, changes)
         for clock in self._clocks.values():
             if clock is not None:
                 clock.write(tx)
@@ -236,6 +239,34 @@ class Intake:
         for (mesh, origin), lamports in _stamps_by(itemgetter(1, 4), run).items():
             self._hear(mesh, origin, max(lamports))
         return [Applied(fact[0], Outcome.APPLIED, offset) for offset, fact in enumerate(run, first)]
+
+    def _take_changes(self, tx: Transaction, batch: list[Arrival]) -> list[Applied]:
+        if len(batch) == 1:
+            return [self._take(tx, batch[0])]
+        results: list[Applied] = []
+        for members, run in plain_runs(tx, batch):
+            done = None if run is None else self._take_plain(tx, run)
+            results += [self._take(tx, one) for one in members] if done is None else done
+        return results
+
+    def _take_plain(self, tx: Transaction, run: Sequence[Plain]) -> list[Applied] | None:
+        """Takes all of them, or does nothing and returns None."""
+        clock = self._clock(tx, run[0][0].mesh)
+        stamps = [envelope.lamport for envelope, _, _ in run]
+        if clock is None or min(stamps) <= clock.forgotten_lamport:
+            return None
+        taken = take_plain(tx, self._ctx, run, self._via) if clock.surely_takes(stamps) else None
+        if taken is None:
+            return None
+        for (envelope, _, raw), (offset, _) in zip(run, taken, strict=True):
+            clock.merge(envelope.lamport)
+            self._hear(envelope.mesh, envelope.origin, envelope.lamport)
+            if clock.on_bus and self._counts:
+                self._placed.add(raw, offset)
+        return [
+            Applied(envelope.id, outcome, offset)
+            for (envelope, _, _), (offset, outcome) in zip(run, taken, strict=True)
+        ]
 
     # --- one by one --------------------------------------------------------------------------
 

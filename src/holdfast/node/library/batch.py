@@ -20,8 +20,9 @@ nothing could hold both together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
@@ -31,6 +32,7 @@ from holdfast.node.core.change import DECIDED, Change, Receipt
 from holdfast.node.core.engine import NEEDS_ROOM, NodeEngine
 from holdfast.node.core.files import Content, FileToShare
 from holdfast.node.core.operations import BlobGone
+from holdfast.node.core.runs.plain_changes import PlainChange
 from holdfast.node.library.documents import BatchDocument, ChangeDocument, prepare
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
 from holdfast.node.messages import send as messages
@@ -389,15 +391,37 @@ class BatchWork:
                     f"{change.mesh!r} voters decide about tasks",
                     hint="write it by itself, before the batch or after it",
                 )
-        return [self._carry_out(tx, number, one) for number, one in enumerate(self._changes, 1)]
+        receipts: list[Receipt] = []
+        while len(receipts) < len(self._changes):
+            receipts += self._carry_out_next(tx, len(receipts))
+        return receipts
 
-    def _carry_out(self, tx: Transaction, number: int, change: Change) -> Receipt:
+    def _carry_out_next(self, tx: Transaction, start: int) -> list[Receipt]:
+        """The changes from `start` on that can be carried out together, or the first of them."""
+        receipts: list[Receipt] = []
+        for number, answer in enumerate(PlainChange.together(tx, self._plain_from(start)), start):
+            if not isinstance(answer, Receipt):
+                raise self._placed(number, answer)
+            receipts.append(answer)
+        if receipts:
+            return receipts
         try:
-            return change(tx)
+            return [self._changes[start](tx)]
         except HoldfastError as error:
-            error.message = f"{_place(number, change)}: {error.message}; nothing was written"
-            error.args = (error.message,)
+            self._placed(start, error)
             raise
+
+    def _plain_from(self, start: int) -> Iterator[PlainChange]:
+        for change in islice(self._changes, start, None):
+            if not isinstance(change, PlainChange):
+                return
+            yield change
+
+    def _placed(self, at: int, error: HoldfastError) -> HoldfastError:
+        """The error, saying which of the changes it is about."""
+        error.message = f"{_place(at + 1, self._changes[at])}: {error.message}; nothing was written"
+        error.args = (error.message,)
+        return error
 
 
 def check_batch(count: int, size: int) -> None:

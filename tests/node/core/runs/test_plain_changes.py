@@ -13,6 +13,7 @@ import pytest
 from holdfast.node.core import operations
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.runs.plain_changes import PlainChange
+from holdfast.node.library.batch import BatchWork
 from holdfast.node.library.node import Node
 from holdfast.rules.envelope import decode, encode
 from holdfast.rules.errors import HoldfastError, IdReused, UnknownKey, UnknownMesh
@@ -30,18 +31,6 @@ from support.tables import tables
 Make = Callable[[Node], Work[Any]]
 
 
-class OneByOne:
-    """A change that does not say that it can be carried out with others."""
-
-    repeatable = True
-
-    def __init__(self, work: Work[Any]) -> None:
-        self._work = work
-
-    def __call__(self, tx: Any) -> Any:
-        return self._work(tx)
-
-
 class Pair:
     """Two nodes of one name that get the same groups: the changes of one are carried out together
     where they can be, those of the other one by one.
@@ -54,14 +43,7 @@ class Pair:
         for nodes in self._nodes:
             nodes.folder.mkdir()
         self.nodes = [nodes.open("ana", MESH, "other") for nodes in self._nodes]
-        together = PlainChange.together
-
-        def noted(tx: Any, changes: Any) -> Any:
-            answers = together(tx, changes)
-            self.joined += [len(answers)] * bool(answers)
-            return answers
-
-        patch.setattr(PlainChange, "together", staticmethod(noted))
+        self._patch, self._together = patch, PlainChange.together
 
     def close(self) -> None:
         for nodes in self._nodes:
@@ -75,22 +57,33 @@ class Pair:
         for nodes in self._nodes:
             nodes.clock.advance(ms)
 
+    def _noted(self, tx: Any, changes: Any) -> Any:
+        answers = self._together(tx, changes)
+        self.joined += [len(answers)] * bool(answers)
+        return answers
+
     def group(self, makes: Sequence[Make]) -> list[Receipt | str]:
         """Runs one group on both; returns the receipts and the errors, which are the same."""
         answers = []
-        for node, single in zip(self.nodes, (False, True), strict=True):
+        for node, together in zip(self.nodes, (self._noted, _never), strict=True):
             works = [make(node) for make in makes]
-            tickets = [Ticket(OneByOne(work) if single else work, _nobody) for work in works]
+            tickets = [Ticket(work, _nobody) for work in works]
             writer = node._opened.store.writer
             for ticket in tickets:
                 writer.enqueue(ticket)
-            while writer.run_group():
-                pass
+            with self._patch.context() as patch:
+                patch.setattr(PlainChange, "together", staticmethod(together))
+                while writer.run_group():
+                    pass
             answers.append([_told(ticket) for ticket in tickets])
         assert answers[0] == answers[1]
         runs, singles = (tables(store_of(node)) for node in self.nodes)
         assert runs == singles
         return answers[0]
+
+
+def _never(tx: Any, changes: Any) -> tuple[()]:
+    return ()
 
 
 def _nobody(tickets: list[Ticket]) -> None: ...
@@ -209,6 +202,30 @@ def test_S3_a_shared_mesh_gets_the_same_outbox_and_streams(pair: Pair, where: st
     for _ in range(3):
         pair.group([set_state("a"), remember("k"), fact("s"), set_state("b"), set_state("a", 2)])
     assert pair.joined == [5, 5, 5]
+
+
+def batch(*makes: Make) -> Make:
+    def make(node: Node) -> Work[Any]:
+        return BatchWork([one(node) for one in makes])  # type: ignore[misc]
+
+    return make
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_S3_batches_of_random_changes_leave_the_same_tables_and_answers(
+    pair: Pair, seed: int
+) -> None:
+    draw, ids = random.Random(seed), [id_text(make_id(900))]
+    told = []
+    for number in range(25):
+        batches = [
+            batch(*(_any_change(draw, ids) for _ in range(draw.choice((1, 3, 9)))))
+            for _ in range(draw.choice((1, 2)))
+        ]
+        told += pair.group([*batches, set_state("beside")])
+        _what_else_happens(pair, draw, number)
+    assert sum(pair.joined) > 50
+    assert {isinstance(one, str) for one in told} == {True, False}, "some were refused as a whole"
 
 
 # --- what ends a run, and what does not ----------------------------------------------------------

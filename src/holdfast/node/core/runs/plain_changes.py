@@ -21,9 +21,10 @@ from typing import Final
 
 from holdfast.node.core import ledger
 from holdfast.node.core.change import Change, Receipt
+from holdfast.node.core.fold import memory_row_of
 from holdfast.node.core.streams import placed
 from holdfast.rules.arrivals import Arrived
-from holdfast.rules.bodies import MemorySet, StateSet
+from holdfast.rules.bodies import StateSet
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.errors import Refused
 from holdfast.rules.limits import RUN_BYTES_MAX, RUN_CHANGES_MAX
@@ -242,40 +243,26 @@ class _Stamping:
         for at, change in enumerate(self._changes):
             body, offset, stamp = change.body, first + at, self._lamport + at
             if change.owner:
-                memories.append(_memory_row(change, stamp, offset, now))
+                version = Version(stamp, me, change.id)
+                row = memory_row_of(mesh, me, change.entity, body, version, offset, now)
+                memories.append(row)
             elif change.op != "fact.append" and at not in beaten:
+                value = body.value if isinstance(body, StateSet) else None
+                # Spelled out: `state_row_of` costs three times as much.
                 states.append(
                     StateRow(
                         mesh=mesh,
                         key=change.entity,
-                        value=body.value if isinstance(body, StateSet) else b"null",
+                        value=value or b"null",
                         lamport=stamp,
                         peer=me,
                         id=change.id,
                         offset=offset,
                         updated_at=now,
-                        tombstone=not isinstance(body, StateSet),
+                        tombstone=value is None,
                     )
                 )
         if states:
             self._tx.state_put_many(states)
         if memories:
             self._tx.memory_put_many(memories)
-
-
-def _memory_row(change: PlainChange, lamport: int, offset: int, now_ms: int) -> MemoryRow:
-    body = change.body
-    return MemoryRow(
-        mesh=change.mesh,
-        owner=change.owner,
-        key=change.entity,
-        value=body.value if isinstance(body, MemorySet) else b"null",
-        tags=body.tags if isinstance(body, MemorySet) else (),
-        created_at=body.created_at if isinstance(body, MemorySet) else 0,
-        lamport=lamport,
-        peer=change.ctx.peer,
-        id=change.id,
-        offset=offset,
-        updated_at=now_ms,
-        tombstone=not isinstance(body, MemorySet),
-    )
