@@ -7,10 +7,14 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
+from starlette.routing import Match
+from starlette.routing import Route as StarletteRoute
 
 from holdfast.apps.web.page import Action, as_command
 from holdfast.apps.web.pages.all import NODE_PAGES
 from holdfast.apps.web.pages.broker import BROKER_PAGES
+from holdfast.broker.http.app import broker_routes
+from holdfast.node.http.app import node_routes
 from holdfast.rules import limits
 from support.command_words import parses
 from support.console import ConsoleInThread, console_up
@@ -148,3 +152,21 @@ def test_U5_an_action_asks_first_or_can_be_undone_and_has_a_command(action: Acti
             continue  # an operator's call that has no command of its own
         assert words[0] == "holdfast"
         parses([word for word in words[1:] if word])
+
+
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
+def test_U5_an_action_calls_what_is_there_with_a_document_where_one_is_asked_for(
+    action: Action,
+) -> None:
+    method, path = action.address(dict.fromkeys(re.findall(r"\{(\w+)\}", action.call), "7"))
+    routes = broker_routes() if action.name.startswith("broker.") else node_routes()
+    scope = {"type": "http", "method": method, "path": path}
+    found = [
+        one
+        for one in routes
+        if one.method == method
+        and StarletteRoute(one.path, lambda request: None).matches(scope)[0] != Match.NONE
+    ]
+    assert found, f"there is no {action.call}"
+    # The first one is the call: that is how they are found.
+    assert (found[0].request is not None) == (action.has_body or action.takes_file)

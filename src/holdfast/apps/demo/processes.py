@@ -195,8 +195,10 @@ class BrokerProcess(ServingProcess):
 
 def environment(folder: Path) -> dict[str, str]:
     """Ours, and the package is found there from wherever it was imported here. Settings of the user
-    are none of the demo's business. What is temporary goes with the folder.
+    are none of the demo's business. What is temporary goes with the folder. The console of each
+    laptop shows the lake, once there is one.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     package = os.pathsep.join(filter(None, sys.path))
-    return {**kept, "PYTHONPATH": package, "TMPDIR": str(folder)}
+    own = {"PYTHONPATH": package, "TMPDIR": str(folder), "HOLDFAST_LAKE": str(folder / "lake")}
+    return {**kept, **own}

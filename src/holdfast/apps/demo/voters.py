@@ -29,12 +29,12 @@ _ELECTION_MS: Final = 30_000
 
 
 def play(stage: DemoStage) -> None:
-    _found(stage)
+    begin_voting(stage)
     _cut_off(stage)
     _kill_the_leader(stage)
 
 
-def _found(stage: DemoStage) -> None:
+def begin_voting(stage: DemoStage) -> None:
     """Ana, bob and cy become the voters of a mesh, and decide something."""
     with stage.node("ana") as ana:
         ana.mesh(MESH, create=True)

@@ -74,9 +74,8 @@ async def _do(site: Site, session: BrowserSession, action: Action, form: Mapping
     body = action.body(form)
     if action.makes is not None:
         body |= await action.makes(form)
-    sends = bool(body) or (method in ("POST", "PUT") and bool(action.fields or action.fixed))
     return await view.call(
-        method, path, query=action.query(form), body=body if sends else msgspec.UNSET
+        method, path, query=action.query(form), body=body if action.has_body else msgspec.UNSET
     )
 
 

@@ -124,8 +124,8 @@ class Action:
     """What is said afterwards."""
     fields: Mapping[str, Field] = field(default_factory=dict, kw_only=True)
     """What else the form says."""
-    fixed: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    """What the body says besides."""
+    fixed: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """What the body says besides. An empty one is a body too, of a call that asks for one."""
     asks: str = field(default="", kw_only=True)
     """What is asked before it is done: for what cannot be undone."""
     undone: str = field(default="", kw_only=True)
@@ -151,7 +151,13 @@ class Action:
         return method, filled(path, form)
 
     def body(self, form: Mapping[str, str]) -> dict[str, Any]:
-        return {**self.fixed, **self._given(form, "body")}
+        return {**(self.fixed or {}), **self._given(form, "body")}
+
+    @property
+    def has_body(self) -> bool:
+        """A document is sent with it, which may be empty."""
+        fields = any(one.where == "body" for one in self.fields.values())
+        return fields or self.fixed is not None or self.makes is not None
 
     def query(self, form: Mapping[str, str]) -> dict[str, str]:
         return {name: str(value) for name, value in self._given(form, "query").items()}

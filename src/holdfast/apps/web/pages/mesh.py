@@ -155,6 +155,7 @@ LEAVE: Final = Action(
     call="POST /v1/meshes/{mesh}/leave",
     command="holdfast mesh leave {mesh}",
     done="{mesh} is this node's own again.",
+    fixed={},
     asks="Leave {mesh}? All that is in it stays on this node, and is no longer exchanged.",
     tone="danger",
 )

@@ -42,6 +42,7 @@ REQUEUE: Final = Action(
     call="POST /v1/outbox/{id}/requeue",
     command="holdfast outbox requeue {id}",
     done="It is sent again, as a new message.",
+    fixed={},
     undone="outbox.drop",
 )
 DROP: Final = Action(

@@ -91,7 +91,7 @@ def _meshes(shown: Any, counts: Any, brokers: Any) -> list[dict[str, Any]]:
         {
             **mesh,
             "counts": found,
-            "state": states.get(mesh["slug"]) or ("bus" if mesh["on_bus"] else _kind(mesh)),
+            "state": states.get(mesh["slug"]) or ("on the bus" if mesh["on_bus"] else _kind(mesh)),
         }
         for mesh, found in zip(shown, counts, strict=True)
     ]

@@ -229,6 +229,7 @@ RESUME_LINK: Final = Action(
     call="POST /v1/links/{name}/resume",
     command="holdfast link resume {name}",
     done="The link {name} goes on.",
+    fixed={},
     undone="link.pause",
 )
 PAUSE_SYNC: Final = Action(

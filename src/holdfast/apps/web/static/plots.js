@@ -3,6 +3,8 @@
 
 (() => {
   const drawn = new Map();
+  // All that is drawn is counted: there is no half of it between two lines.
+  const whole = [1, 2, 5].flatMap((one) => Array.from({ length: 12 }, (_, zeros) => one * 10 ** zeros)).sort((a, b) => a - b);
   const colours = () => {
     const style = getComputedStyle(document.documentElement);
     const of = (name) => style.getPropertyValue(name).trim();
@@ -23,7 +25,7 @@
       }));
       const options = {
         width: place.clientWidth, height: 220, series: [{}, ...series],
-        axes: [axis, { ...axis, size: 60 }], scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+        axes: [axis, { ...axis, size: 60, incrs: whole }], scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       };
       place.textContent = "";
       drawn.set(place, new uPlot(options, [told.at, ...told.lines.map((one) => one.values)], place));
