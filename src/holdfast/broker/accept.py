@@ -260,7 +260,7 @@ class Acceptor:
         self._under_way -= 1
         self.took_s = self._ticks() - begun
         self.rows -= len(group)
-        self.bytes -= sum(map(byte_count, group.parts))
+        self.bytes -= byte_count(group)
         self._go()  # first: the store writes while we answer
         answers = self._outcomes(group, work)
         self._wakeups.end_group(number)

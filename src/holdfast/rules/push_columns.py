@@ -308,6 +308,8 @@ def in_columns(batch: Sequence[PushedEnvelope]) -> list[tuple[PushColumns, ...]]
 def byte_count(batch: Sequence[PushedEnvelope]) -> int:
     if isinstance(batch, PushColumns):
         return batch.size
+    if isinstance(batch, Parts):
+        return sum(map(byte_count, batch.parts))
     return sum([len(one.raw) for one in batch])
 
 

@@ -31,7 +31,7 @@ class Noting(SqliteBrokerStore):
 
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[AcceptResult]:
+    ) -> Sequence[AcceptResult]:
         self.here.append(threading.current_thread() is threading.main_thread())
         if self.full:
             raise DiskFull("the disk is full")
@@ -71,7 +71,7 @@ class Quick:
         assert [one.seq for one in answers] == list(range(self.number - many + 1, self.number + 1))
         return self.inner.here[-1]
 
-    def begin(self, number: int) -> Awaitable[list[AcceptResult]]:
+    def begin(self, number: int) -> Awaitable[Sequence[AcceptResult]]:
         return self.store.accept([arriving(number)], NOW, keep_ms=KEEP_MS, dedupe_ms=DEDUPE_MS)
 
 

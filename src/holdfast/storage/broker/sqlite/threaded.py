@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from holdfast.rules.broker_rows import AcceptResult, Orphan, PushedEnvelope
 from holdfast.rules.limits import ACCEPT_AT_ONCE_BYTES, ACCEPT_AT_ONCE_MAX
+from holdfast.rules.push_columns import byte_count
 from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.worker import Worker
 
@@ -227,7 +228,4 @@ class ThreadedBrokerStore:
 
 
 def _is_small(batch: Sequence[PushedEnvelope]) -> bool:
-    return (
-        len(batch) <= ACCEPT_AT_ONCE_MAX
-        and sum([len(one.raw) for one in batch]) <= ACCEPT_AT_ONCE_BYTES
-    )
+    return len(batch) <= ACCEPT_AT_ONCE_MAX and byte_count(batch) <= ACCEPT_AT_ONCE_BYTES
