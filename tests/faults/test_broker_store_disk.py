@@ -21,7 +21,7 @@ from support.broker_stores import NOW, TEAM, accept, arriving, queued, topic, wi
 
 pytestmark = pytest.mark.faults
 
-GROUPS = ([arriving(1), topic(2), queued(3)], [arriving(3, fingerprint=b"x"), arriving(4)])
+GROUPS = ([arriving(1), topic(2), queued(3)], [arriving(3, fingerprint=bytes(32)), arriving(4)])
 
 
 def prepare(directory: Path) -> None:
