@@ -4,6 +4,10 @@ Told is what a message costs: the processor of all processes of the broker, and 
 PostgreSQL. The numbers of processes take turns, in many short rounds, and ratios are of one round.
 A rate would say how many cores this machine has to spare, and the members' own share of them.
 
+Four processes are compared with one twice: with one that has a quarter of their load, a mesh of its
+own, which tells whether processes are in each other's way; and with one that has all of it, whose
+groups are four times as large and so cheaper, which tells what it costs to use more cores.
+
 Sizes come from the environment: PROCESSES_ROUNDS, PROCESSES_MESSAGES (of a member in a round).
 """
 
@@ -57,11 +61,19 @@ class Side:
         for member in self.members:
             member.prepare(self._up)
         self.costs: list[Cost] = []
+        self.lone: list[Cost] = []
+        """With one member in one mesh."""
 
     def measure(self) -> None:
-        raws = [member.messages(MESSAGES) for member in self.members]
+        self.costs.append(self._measured(self.members))
+
+    def measure_lone(self) -> None:
+        self.lone.append(self._measured(self.members[:1]))
+
+    def _measured(self, members: list[_broker.Member]) -> Cost:
+        raws = [member.messages(MESSAGES * MESHES // len(members)) for member in members]
         with ExitStack() as stack:
-            pairs = zip(self.members, raws, strict=True)
+            pairs = zip(members, raws, strict=True)
             pushing = [stack.enter_context(_broker.Pushing(self._up, *each)) for each in pairs]
             before, begun = self._cpu_s(), perf_counter()
             push(pushing)
@@ -70,7 +82,7 @@ class Side:
         of_broker, of_server = (
             (new - old) / many * 1e6 for new, old in zip(after, before, strict=True)
         )
-        self.costs.append(Cost(of_broker, of_server, many / took))
+        return Cost(of_broker, of_server, many / took)
 
     def _cpu_s(self) -> tuple[float, float]:
         return _postgres.family_cpu_s(self._up.pid), _postgres.family_cpu_s(self._server)
@@ -100,23 +112,26 @@ def run() -> Found:
             for _ in range(ROUNDS):
                 for side in sides.values():
                     side.measure()
+                sides[1].measure_lone()
     finally:
         shutil.rmtree(folder)
     for count, side in sides.items():
-        yield from told(count, side.costs, sides[1].costs)
+        yield from told(count, side.costs)
+    for count in COUNTS[1:]:
+        for what, one in (("one mesh", sides[1].lone), ("all meshes", sides[1].costs)):
+            yield compared(count, what, sides[count].costs, one)
 
 
-def told(count: int, costs: list[Cost], alone: list[Cost]) -> Found:
+def compared(count: int, what: str, costs: list[Cost], one: list[Cost]) -> tuple[str, float, str]:
+    ratios = [each.both / other.both for each, other in zip(costs, one, strict=True)]
+    print(f"  {count} processes to one with {what}: {min(ratios):.2f} to {max(ratios):.2f}")
+    name = f"{count} processes, CPU of broker and PostgreSQL a message, to one with {what}"
+    return name, statistics.median(ratios), "<= 1.15" if count == COUNTS[-1] else "-"
+
+
+def told(count: int, costs: list[Cost]) -> Found:
     broker, server, rate = (statistics.median(column) for column in zip(*costs, strict=True))
     what = f"{MESHES} meshes on PostgreSQL, {WINDOW} in flight each, {count} processes"
     print(f"  {what}: {rate:,.0f}/s on this machine")
     yield f"{what}: µs of the broker's CPU a message", broker, "-"
     yield f"{what}: µs of PostgreSQL's", server, "-"
-    if count > 1:
-        ratios = [one.both / other.both for one, other in zip(costs, alone, strict=True)]
-        print(f"  ratios {min(ratios):.2f} to {max(ratios):.2f}")
-        yield (
-            f"{what}: CPU of both a message, to 1 process",
-            statistics.median(ratios),
-            "<= 1.15" if count == COUNTS[-1] else "-",
-        )

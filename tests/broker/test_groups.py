@@ -233,3 +233,24 @@ def test_D5_news_of_two_groups_wait_each_for_its_own() -> None:
         hub.accepted([arriving(seq, "dm", ANA.hex())], [accepted])
         hub.end_group(group)
     assert bob.woken == 0
+
+
+def test_D5_a_mesh_is_wanted_while_anybody_follows_it_or_takes_from_its_queues() -> None:
+    told: list[tuple[str, bool]] = []
+    hub = Wakeups(alone=False, wanted=lambda mesh, on: told.append((mesh, on)))
+    ana, bob = Listening(ANA), Listening(BOB)
+    hub.follow(TEAM, ana)
+    hub.follow(TEAM, bob)
+    hub.take_from(TEAM, "jobs", bob)
+    hub.unfollow(TEAM, ana)
+    hub.unfollow(TEAM, bob)
+    assert told == [(TEAM, True)]
+    hub.take_from(TEAM, "more", bob)
+    hub.leave_queue(TEAM, "jobs", bob)
+    assert told == [(TEAM, True)]
+    hub.leave_queue(TEAM, "more", bob)
+    assert told == [(TEAM, True), (TEAM, False)]
+    hub.leave_queue(TEAM, "more", bob)
+    hub.unfollow(TEAM, bob)
+    hub.take_from("other", "jobs", ana)
+    assert told[2:] == [("other", True)]

@@ -62,7 +62,9 @@ class Broker:
         )
         self.retention = retention_of(*self.mode, settings.keep_days)
         self.counts = BrokerCounts()
-        self.wakeups = Wakeups(alone=settings.dsn is None)
+        self.wakeups = Wakeups(
+            alone=settings.dsn is None, wanted=lambda mesh, on: store.wants_news(mesh, on=on)
+        )
         self.apart = settings.dsn is not None
         """The store is a process of its own, that may write while this one reads and answers."""
         self.accepting = Acceptor(
@@ -156,8 +158,11 @@ class Broker:
         return session.token, session.expires_in_ms
 
     def _accept_s(self) -> float:
-        """How long the store took for the last group, if it is a process of its own."""
-        return self.accepting.took_s if self.apart else inf
+        """How long the store took for the last group, if it is a process of its own and one of the
+        cores is for it: to write one half while the other is read costs a third more of the
+        processor, which other processes of this broker have use for.
+        """
+        return self.accepting.took_s if self.apart and self.crew is None else inf
 
     def _has_few(self) -> bool:
         return len(self.connections) <= limits.ACCEPT_AT_ONCE_CONNECTIONS

@@ -127,6 +127,7 @@ class BrokerDaemon(Service):
             store, identity, settings, settings.mode, threads=threads, source=source, crew=crew
         )
         store.on_news(broker.wakeups.news)
+        store.wants_only_some_news()
         api = self._api = BrokerApi(broker)
         bind = bind_listeners if crew is None else crew.listeners
         listeners, broker.certificate = bind(paths, settings, ending)

@@ -8,7 +8,7 @@ connection sends is read from the store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
@@ -49,9 +49,16 @@ class _News:
 class Wakeups:
     """All connections of one broker process."""
 
-    def __init__(self, *, alone: bool) -> None:
-        """`alone`: no other process writes into the store."""
-        self._alone = alone
+    def __init__(
+        self, *, alone: bool, wanted: Callable[[str, bool], None] = lambda mesh, on: None
+    ) -> None:
+        """`alone`: no other process writes into the store. `wanted` is told of each mesh whether
+        anybody here waits for its news.
+        """
+        self._alone, self._tell_wanted = alone, wanted
+        self._wanted: set[str] = set()
+        self._queues: dict[str, set[str]] = {}
+        """Of each mesh the queues that are taken from."""
         self._followers: dict[str, dict[Follower, bytes]] = {}
         self._by_key: dict[tuple[str, bytes], set[Follower]] = {}
         self._takers: dict[tuple[str, str], set[Follower]] = {}
@@ -71,6 +78,7 @@ class Wakeups:
             self._known.setdefault(mesh, last)
         self._followers.setdefault(mesh, {})[follower] = follower.key
         self._by_key.setdefault((mesh, follower.key), set()).add(follower)
+        self._note_wanted(mesh)
 
     def unfollow(self, mesh: str, follower: Follower) -> None:
         followers = self._followers.get(mesh, {})
@@ -83,9 +91,12 @@ class Wakeups:
         own.discard(follower)
         if not own:
             del self._by_key[mesh, follower.key]
+        self._note_wanted(mesh)
 
     def take_from(self, mesh: str, queue: str, follower: Follower) -> None:
         self._takers.setdefault((mesh, queue), set()).add(follower)
+        self._queues.setdefault(mesh, set()).add(queue)
+        self._note_wanted(mesh)
 
     def leave_queue(self, mesh: str, queue: str, follower: Follower) -> None:
         takers = self._takers.get((mesh, queue))
@@ -93,6 +104,20 @@ class Wakeups:
             takers.discard(follower)
             if not takers:
                 del self._takers[mesh, queue]
+                self._queues[mesh].discard(queue)
+                if not self._queues[mesh]:
+                    del self._queues[mesh]
+                self._note_wanted(mesh)
+
+    def _note_wanted(self, mesh: str) -> None:
+        on = mesh in self._followers or mesh in self._queues
+        if on is (mesh in self._wanted):
+            return
+        if on:
+            self._wanted.add(mesh)
+        else:
+            self._wanted.discard(mesh)
+        self._tell_wanted(mesh, on)
 
     def last(self, mesh: str) -> int:
         """The last seq of a mesh that this process knows of; 0 if it knows of none."""

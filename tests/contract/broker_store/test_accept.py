@@ -368,3 +368,17 @@ async def test_D14_whoever_listens_is_told_how_far_a_mesh_has_grown(store: Broke
     await asyncio.wait_for(heard.wait(), 10)
     assert {mesh for mesh, _ in told} == {TEAM}
     assert {seq for _, seq in told} <= {0, 2}
+
+
+async def test_D14_what_is_written_here_is_told_here_whether_or_not_news_are_wanted(
+    store: BrokerStore,
+) -> None:
+    await with_team(store)
+    heard = asyncio.Event()
+    store.on_news(lambda mesh, seq: heard.set())
+    store.wants_only_some_news()
+    for number, on in enumerate((False, True, False), 1):
+        store.wants_news(TEAM, on=on)
+        heard.clear()
+        await accept(store, arriving(number))
+        await asyncio.wait_for(heard.wait(), 10)

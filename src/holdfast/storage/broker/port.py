@@ -59,6 +59,12 @@ class BrokerStore(Protocol):
     async def ping(self) -> None:
         """Raises if the store does not work."""
 
+    def wants_only_some_news(self) -> None:
+        """From now on news of what other processes write may come late, unless `wants_news`."""
+
+    def wants_news(self, mesh: str, *, on: bool) -> None:
+        """Whether anybody at this process is to hear at once what others write into a mesh."""
+
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         """Calls `listener(mesh, seq)` in the event loop when a mesh has grown, in whichever
         process; seq is 0 if it is not known how far, and for a queue that has something to take.

@@ -290,6 +290,83 @@ def test_D14_the_other_broker_hears_of_it_by_a_notification() -> None:
     asyncio.run(main())
 
 
+def test_D14_news_that_nobody_wanted_are_told_when_somebody_does() -> None:
+    """Nobody looks here: what is heard was said."""
+
+    async def main() -> None:
+        async with two_stores(look_ms=NEVER_MS) as (one, other):
+            there: list[tuple[str, int]] = []
+            other.on_news(lambda mesh, seq: there.append((mesh, seq)))
+            other.wants_only_some_news()
+            await until(lambda: min(one._news.looks, other._news.looks) > 0)
+            await until(lambda: not one._news._interest.wants(TEAM))
+            there.clear()
+            await accept(one, arriving(1))
+            assert one._news._kept_back == {TEAM: 1}
+            other.wants_news(TEAM, on=True)
+            await until(lambda: (TEAM, 1) in there)
+            await accept(one, arriving(2))
+            await until(lambda: (TEAM, 2) in there)
+            other.wants_news(TEAM, on=False)
+            await until(lambda: not one._news._interest.wants(TEAM))
+            await one.new_epoch(TEAM, "asked for", NOW)
+            await until(lambda: (TEAM, 0) in there)
+            await one._news.close()
+            one._news.open()  # it knows nothing now, and asks
+            assert one._news._interest.wants(TEAM)
+            await until(lambda: not one._news._interest.wants(TEAM))
+
+    asyncio.run(main())
+
+
+def test_D14_a_process_that_comes_back_hears_what_it_wants_and_says_it_again() -> None:
+    async def main() -> None:
+        _, dsn = await new_database()
+        async with opened(dsn, look_ms=NEVER_MS) as one, opened(dsn, look_ms=NEVER_MS) as other:
+            await with_team(one)
+            there: list[int] = []
+            other.on_news(lambda mesh, seq: there.append(seq))
+            for store in (one, other):
+                store.wants_only_some_news()
+            other.wants_news(TEAM, on=True)
+            both = (one._news, other._news)
+            await until(lambda: all(each.looks for each in both))
+            for seq in (1, 2, 3):
+                await accept(one, arriving(seq))
+                await until(lambda seq=seq: seq in there)  # type: ignore[misc]
+                looks = [each.looks for each in both]
+                assert await cut_off(dsn, LISTENERS) == 2
+                await until(
+                    lambda looks=looks: all(  # type: ignore[misc]
+                        each.looks > before for each, before in zip(both, looks, strict=True)
+                    )
+                )
+
+    asyncio.run(main())
+
+
+def test_D14_a_process_with_much_to_tell_looks_how_far_the_meshes_are_all_the_same() -> None:
+    async def main() -> None:
+        async with two_stores(look_ms=50) as (one, other):
+            there: list[int] = []
+            other.on_news(lambda mesh, seq: there.append(seq))
+            ended = asyncio.Event()
+
+            async def busy() -> None:
+                while not ended.is_set():
+                    other._news.grew("elsewhere", 0)
+                    await asyncio.sleep(0.005)
+
+            work = asyncio.create_task(busy())
+            await one._news.close()  # so that it tells nobody
+            await accept(one, arriving(1))
+            await until(lambda: 1 in there)
+            ended.set()
+            await work
+
+    asyncio.run(main())
+
+
 def test_D14_what_was_missed_is_looked_for_on_every_new_connection() -> None:
     async def main() -> None:
         _, dsn = await new_database()

@@ -10,6 +10,9 @@ Notifications get lost: with the connection, or with a process that ends between
 notification. So on every new connection, and every `POSTGRES_LOOK_MS`, the process reads how far
 each mesh is. That also shows a mesh that has shrunk, which happens only if the whole database was
 put back to an older state under a running broker: then a new epoch begins.
+
+What no other process wants to hear (`interest`) a process keeps to itself, and tells it when one
+says that it does.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any, Final
 
 from holdfast.rules.backoff import backoff_ms
 from holdfast.storage.broker.postgres import timeline
-from holdfast.storage.broker.postgres.connections import PostgresConnections, shut
+from holdfast.storage.broker.postgres.connections import SETTINGS, PostgresConnections, shut
 from holdfast.storage.broker.postgres.driver import asyncpg
+from holdfast.storage.broker.postgres.interest import ASK, LEAVE, WANT, Interest, words
 from holdfast.storage.broker.postgres.migrations import take_turn
 
 CHANNEL: Final = "holdfast_news"
@@ -33,6 +38,10 @@ LISTENS: Final = " that listens"
 _BREATH_S: Final = 0.01
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', word) FROM unnest($1::text[]) AS word"
 _HOW_FAR: Final = "SELECT slug, epoch, seq FROM mesh"
+_OTHERS: Final = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name = $1 AND pid <> pg_backend_pid()"
+)
 
 log = logging.getLogger("holdfast")
 
@@ -46,6 +55,14 @@ class PostgresNotify:
         self._connections, self._wall_ms, self._look_ms = connections, wall_ms, look_ms
         self._listeners: list[Callable[[str, int], None]] = []
         self._to_send: dict[str, int] = {}
+        self._kept_back: dict[str, int] = {}
+        """News that no other process wanted when they came, the newest seq of each mesh."""
+        self._interest = Interest()
+        self._wanted: set[str] = set()
+        """Meshes of which this process wants news, unless it wants those of all."""
+        self._wants_all = True
+        self._said: set[str] | None = None
+        """Those of which it has said so on this connection; None before it has said anything."""
         self._how_far: dict[str, tuple[int, int]] = {}
         self._stir = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -57,6 +74,7 @@ class PostgresNotify:
         self._listeners.append(listener)
 
     def open(self) -> None:
+        self._interest.forget()
         self._stir, self._lost = asyncio.Event(), asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="news of PostgreSQL")
 
@@ -70,7 +88,23 @@ class PostgresNotify:
     def grew(self, slug: str, seq: int) -> None:
         """This process has committed; seq 0: something else than a higher seq is new."""
         self._call(slug, seq)
+        if seq and not self._interest.wants(slug):
+            self._kept_back[slug] = max(seq, self._kept_back.get(slug, 0))
+            return
         self._to_send[slug] = max(seq, self._to_send.get(slug, 0))
+        self._stir.set()
+
+    def wants_only_some(self) -> None:
+        """From now on it wants news of no mesh but those of which it says so."""
+        self._wants_all, self._said = False, None
+        self._stir.set()
+
+    def wants(self, slug: str, *, on: bool) -> None:
+        """Whether this process has somebody whom news of a mesh concern."""
+        if on:
+            self._wanted.add(slug)
+        else:
+            self._wanted.discard(slug)
         self._stir.set()
 
     def _call(self, slug: str, seq: int) -> None:
@@ -98,6 +132,8 @@ class PostgresNotify:
         """Sends and hears news until the connection is lost, which raises."""
         con = await self._connections.connect(named=LISTENS)
         self._lost = lost = asyncio.Event()
+        self._said, self._asked = None, False
+        self._interest.forget()
 
         def ended(_: Any) -> None:
             lost.set()
@@ -108,47 +144,80 @@ class PostgresNotify:
             # Nothing hangs on a notification; the look makes good what a power loss takes.
             await con.execute("SET synchronous_commit = off")
             await con.add_listener(CHANNEL, self._heard)
+            # First this, then the look: what is committed later is told, what was before is seen.
+            await self._send(con)
             await self._look(con, everything=True)
+            looked = monotonic()
             while True:
                 await self._send(con)
                 # Under load, what comes in the meantime shares the next notification.
                 await asyncio.sleep(_BREATH_S)
-                stirred = await self._stirred()
+                await self._stirred(looked + self._look_ms / 1000)
                 if lost.is_set():
                     raise ConnectionResetError("the connection was closed")
-                if not stirred:
+                if monotonic() >= looked + self._look_ms / 1000:
                     await self._look(con, everything=False)
+                    looked = monotonic()
         finally:
             await shut(con)
 
-    async def _stirred(self) -> bool:
-        """True if there is news to send before it is time to look."""
-        try:
+    async def _stirred(self, until: float) -> None:
+        """Returns when there is something to send, or it is time to look."""
+        with contextlib.suppress(TimeoutError):
             # Not wait_for: before Python 3.12 it may lose the cancellation by which this ends.
-            async with asyncio.timeout(self._look_ms / 1000):
+            async with asyncio.timeout(max(0.0, until - monotonic())):
                 await self._stir.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def _heard(self, con: Any, sender: int, channel: str, word: str) -> None:
         if sender == con.get_server_pid():
             return  # our own, which we knew before
+        if word == ASK:
+            self._interest.begun(sender)
+            self._said = None
+            self._stir.set()
+            return
+        if word[:1] in (WANT, LEAVE):
+            meshes = word[1:].split()
+            self._interest.changed(sender, meshes, on=word[0] == WANT)
+            if word[0] == WANT:
+                self._tell_after_all(meshes)
+            return
         slug, _, seq = word.rpartition(" ")
         if slug and seq.isdigit():
             self._call(slug, int(seq))
 
     async def _send(self, con: Any) -> None:
         self._stir.clear()
-        words, self._to_send = self._to_send, {}
-        if not words:
+        said = self._say_wanted()
+        news, self._to_send = self._to_send, {}
+        if not news and not said:
             return
         try:
-            await con.execute(_NOTIFY, [f"{slug} {seq}" for slug, seq in words.items()])
+            await con.execute(_NOTIFY, [*said, *(f"{slug} {seq}" for slug, seq in news.items())])
         except BaseException:
-            for slug, seq in words.items():
+            for slug, seq in news.items():
                 self._to_send[slug] = max(seq, self._to_send.get(slug, 0))
             raise
+
+    def _say_wanted(self) -> list[str]:
+        """What the others are to hear of what this process wants, and do not know yet."""
+        first = [] if self._asked else [ASK]
+        self._asked = True
+        if self._wants_all:
+            return first  # as does everybody who says nothing
+        before, self._said = self._said, set(self._wanted)
+        if before is None:
+            return [*first, *words(WANT, sorted(self._wanted))]
+        said = list(words(WANT, sorted(self._wanted - before))) if self._wanted - before else []
+        return [*first, *said, *words(LEAVE, sorted(before - self._wanted))]
+
+    def _tell_after_all(self, meshes: Iterable[str]) -> None:
+        """Somebody wants the news that were kept back."""
+        for slug in meshes:
+            seq = self._kept_back.pop(slug, 0)
+            if seq:
+                self._to_send[slug] = max(seq, self._to_send.get(slug, 0))
+                self._stir.set()
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -156,6 +225,9 @@ class PostgresNotify:
         """Tells of every mesh that has grown since the last look; of all of them on a new
         connection, since queues may have got something to take without growing.
         """
+        others = await con.fetch(_OTHERS, SETTINGS["application_name"] + LISTENS)
+        if self._interest.listening({row["pid"] for row in others}):
+            self._tell_after_all(list(self._kept_back))
         rows = await con.fetch(_HOW_FAR)
         before, self._how_far = self._how_far, {}
         for slug, epoch, seq in rows:

@@ -91,6 +91,12 @@ class PostgresBrokerStore(
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         self._news.on_news(listener)
 
+    def wants_only_some_news(self) -> None:
+        self._news.wants_only_some()
+
+    def wants_news(self, mesh: str, *, on: bool) -> None:
+        self._news.wants(mesh, on=on)
+
     def _moved(self, slugs: list[str]) -> None:
         for slug in slugs:
             self._news.grew(slug, 0)

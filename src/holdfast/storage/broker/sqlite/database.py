@@ -216,6 +216,12 @@ class BrokerDatabase:
         with self.reading():
             self.connection.execute("SELECT count(*) FROM meta").get  # noqa: B018
 
+    def wants_only_some_news(self) -> None:
+        """No other process writes here."""
+
+    def wants_news(self, mesh: str, *, on: bool) -> None:
+        """No other process writes here."""
+
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         self._listeners.append(listener)
 

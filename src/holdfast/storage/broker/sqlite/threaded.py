@@ -95,6 +95,12 @@ class ThreadedBrokerStore:
             self._reader.stop()
             self._writer.stop()
 
+    def wants_only_some_news(self) -> None:
+        """No other process writes here."""
+
+    def wants_news(self, mesh: str, *, on: bool) -> None:
+        """No other process writes here."""
+
     def on_news(self, listener: Callable[[str, int], None]) -> None:
         loop = asyncio.get_running_loop()
 
