@@ -170,3 +170,7 @@ def test_U5_an_action_calls_what_is_there_with_a_document_where_one_is_asked_for
     assert found, f"there is no {action.call}"
     # The first one is the call: that is how they are found.
     assert (found[0].request is not None) == (action.has_body or action.takes_file)
+    known = getattr(found[0].request, "__struct_encode_fields__", None)
+    sent = {one.name or name for name, one in action.fields.items() if one.where == "body"}
+    if known is not None:
+        assert sent | set(action.fixed or ()) <= set(known)

@@ -1,5 +1,5 @@
-"""The console in a real browser: every page, in the light and in the dark, wide and narrow, by
-keyboard, without a script, and through a daemon that is killed.
+"""The console in a real browser: what comes by itself, by keyboard, without a script, on a phone,
+and through a daemon that is killed. Every page and action is walked by `test_whole_console`.
 
 All tests here share one browser and one daemon.
 """
@@ -16,14 +16,11 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 import holdfast
-from holdfast.apps.web.pages.all import NODE_PAGES
-from support.browser import PATIENCE_MS, chromium, hard_to_use, picture, tab
+from support.browser import PATIENCE_MS, chromium, picture, tab
 from support.console import opened
 from support.daemon import UpAsProcess, make_home, process
 
-WIDE, NARROW = (1280, 800), (390, 844)
-SHOWN = {"mesh": "team", "offset": "1"}
-"""What stands in the paths of pages."""
+NARROW = (390, 844)
 
 
 @dataclass
@@ -47,33 +44,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ExitStack() as ending:
         browser = ending.enter_context(chromium())
         yield World(browser, ending.enter_context(process(home, "--tcp", "127.0.0.1:0")), home)
-
-
-def own_pages() -> list[str]:
-    """The pages of this frame, as a person meets them; others are walked by their own tests."""
-    named = (
-        *("/", "/topology", "/meshes", "/meshes/{mesh}", "/log", "/log/{offset}", "/settings"),
-        *("/meshes/{mesh}/tasks", "/meshes/{mesh}/order", "/conflicts", "/inbox", "/outbox"),
-        *("/consumers", "/lake"),
-    )
-    known = {page.path for page in NODE_PAGES}
-    assert set(named) <= known
-    return [path.format_map(SHOWN) for path in named]
-
-
-def test_U5_every_page_is_shown_wide_and_narrow_in_light_and_dark(world: World) -> None:
-    wrong: list[str] = []
-    for scheme, size in (("light", WIDE), ("dark", WIDE), ("light", NARROW)):
-        with tab(world.browser, world.up, scheme=scheme, size=size) as page:  # type: ignore[arg-type]
-            for path in own_pages():
-                page.goto(world.up.tcp + path)
-                expect(page.locator("h1")).to_be_visible()
-                wrong += [f"{scheme} {path}: {one}" for one in hard_to_use(page)]
-                if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                    wrong.append(f"{size[0]} {path}: wider than the window")
-                name = path.strip("/").replace("/", "-") or "overview"
-                picture(page, f"{name}-{scheme}-{size[0]}")
-    assert not wrong, "\n".join(wrong)
 
 
 def test_U5_what_others_write_comes_by_itself(world: World) -> None:
@@ -193,34 +163,6 @@ def test_U5_a_page_says_that_the_daemon_is_gone_and_goes_on_when_it_is_back(
                 node.mesh("team").state.set("after/all", 1)
             expect(page.locator("#live-latest")).to_contain_text("after/all", timeout=PATIENCE_MS)
             assert opened(back)["addresses"] == [up.tcp]
-
-
-DATA = (
-    "/meshes/team/state",
-    "/meshes/team/value?key=build/main",
-    "/meshes/team/past?at=offset:1",
-    "/meshes/team/past/key?key=build/main&at=offset:1",
-    "/meshes/team/memory",
-    "/meshes/team/remembered?peer=ana&key=taste",
-    "/meshes/team/files",
-    "/meshes/team/file?path=notes/long.txt",
-    "/meshes/team/vectors",
-)
-
-
-def test_U5_data_is_shown_wide_and_narrow_in_light_and_dark(world: World) -> None:
-    wrong: list[str] = []
-    for scheme, size in (("light", NARROW), ("dark", WIDE)):
-        with tab(world.browser, world.up, scheme=scheme, size=size) as page:  # type: ignore[arg-type]
-            for path in DATA:
-                page.goto(world.up.tcp + path)
-                expect(page.locator("h1")).to_be_visible()
-                wrong += [f"{scheme} {path}: {one}" for one in hard_to_use(page)]
-                if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                    wrong.append(f"{size[0]} {path}: wider than the window")
-                name = path.partition("?")[0].strip("/").replace("/", "-")
-                picture(page, f"{name}-{scheme}-{size[0]}")
-    assert not wrong, "\n".join(wrong)
 
 
 def test_U5_a_value_is_changed_and_brought_back_by_slider(world: World) -> None:

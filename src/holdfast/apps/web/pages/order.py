@@ -100,7 +100,7 @@ TRANSFER: Final = Action(
     call="POST /v1/meshes/{mesh}/quorum/transfer",
     command="holdfast quorum transfer {peer} --mesh {mesh}",
     done="{peer} coordinates now.",
-    fields={"peer": Field()},
+    fields={"peer": Field(name="to")},
     undone="quorum.transfer",
 )
 PAUSE: Final = Action(

@@ -54,13 +54,14 @@
   document.addEventListener("htmx:sse:close", (event) => {
     if (event.detail?.reason === "ended") away(true);
   });
-  // What is connected goes on by itself. A page whose daemon has gone before that begins anew.
-  const again = () => setTimeout(async () => {
+  // What is connected goes on by itself. A page whose daemon has gone before that begins anew, and
+  // tries that again if it is still here a while later.
+  const again = (wait = 2000) => setTimeout(async () => {
     try {
-      if ((await fetch(location.href, { cache: "no-store" })).ok) { location.reload(); return; }
+      if ((await fetch(location.href, { cache: "no-store" })).ok) { location.reload(); again(15000); return; }
     } catch { /* still away */ }
     again();
-  }, 2000);
+  }, wait);
   document.addEventListener("htmx:error", (event) => {
     if (event.target.id !== "live" || connected) return;
     away(true);
