@@ -10,8 +10,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from holdfast.service.lifecycle import Service, run
-from holdfast.transport.http_protocol import Done, Headers
+from holdfast.transport.http_protocol import Done
 from holdfast.transport.http_server import Server
+from holdfast.transport.known_heads import Headers
 from holdfast.transport.listeners import tcp_listener
 
 
@@ -37,6 +38,8 @@ class _Empty(Service):
         server = Server(_nothing, [self._listener], quick=_Quick())
         await server.start()
         ending.push_async_callback(server.stop)
+
+    async def reload(self) -> None: ...
 
     def _tell_ready(self) -> None:
         print(self._listener.address.rpartition(":")[2], flush=True)

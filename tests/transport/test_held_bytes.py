@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast.rules import limits
-from holdfast.transport.http_protocol import Done, Headers
+from holdfast.transport.http_protocol import Done
 from holdfast.transport.http_server import LISTENER, Server
+from holdfast.transport.known_heads import Headers
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.websocket_server import WebSocketConnection
 from support.hostile import counted, pour

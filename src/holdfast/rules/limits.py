@@ -348,6 +348,11 @@ REQUEST_MS_MAX: Final = 30 * SECOND_MS
 """How long the body of a request, or the next piece of an answer, may take; then the call ends."""
 HEAD_BYTES_MAX: Final = 64 * KIB
 """The longest first line and headers of a request; longer ones are refused with 431."""
+HEADS_KNOWN_MAX: Final = 1024
+"""Heads of granted requests that a listener remembers, so that the same bytes are not parsed
+again."""
+HEADS_KNOWN_BYTES_MAX: Final = 1 * KIB
+"""The longest head that is remembered."""
 HEAD_LINES_MAX: Final = 256
 """The most lines in the head of a request; a head with more is refused with 431."""
 STRANGER_BYTES_MAX: Final = 2 * MIB

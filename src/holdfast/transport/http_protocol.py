@@ -15,13 +15,14 @@ the parser sees the same bytes in any case.
 **Half-closed connections.** A client that has sent its requests and shuts its sending half down
 gets its answers. Over TLS there is no such thing here: asyncio closes both halves.
 
-A call that is made very often gets a path without framework (`Quick`).
+A call that is made very often gets a path without framework (`Quick`), and a head that came before
+is not parsed again (`known_heads`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -33,6 +34,7 @@ from holdfast.protocol.error_body import ErrorBody, ErrorDetail
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
 from holdfast.rules.web_access import WebAccess
+from holdfast.transport.known_heads import EMPTY_LINE, Headers, KnownHead, KnownHeads
 from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
 
 ABORT: Final = "holdfast.abort"
@@ -40,13 +42,11 @@ ABORT: Final = "holdfast.abort"
 ENDED: Final = "holdfast.ended"
 """In the scope of a request: a function that tells whether its client sends no more."""
 
-_EMPTY_LINE: Final = b"\r\n\r\n"
 _QUICK_BYTES_MAX: Final = 65_535
 """The largest body on the fast path: with one byte more uvicorn stops reading for a while."""
 
 Lines = Mapping[str, Callable[[str], WebSocketHandler]]
 """By path: makes the handler of a WebSocket that is opened there, from the listener's kind."""
-Headers = Sequence[tuple[bytes, bytes]]
 Done = Callable[[int, bytes, Headers], None]
 """Called once with status, body and headers of an answer."""
 
@@ -70,6 +70,7 @@ class HttpConnection(HttpToolsProtocol):
     lines: Lines
     quick: Quick | None
     web: WebAccess
+    heads: KnownHeads
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -78,6 +79,11 @@ class HttpConnection(HttpToolsProtocol):
         """What was read and not parsed yet, from `_ahead_at` on."""
         self._ahead_at = 0
         self._woken = False
+        self._usual: tuple[object, bytes] = None, b""
+        """The headers of every answer, and their lines."""
+        self._idle_since: float | None = None
+        """When the last answer was sent, if nothing came since."""
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._hosts_known: list[bytes] | None = None
         """The `Host` of the last request that was let in."""
         self._ended = False
@@ -89,6 +95,8 @@ class HttpConnection(HttpToolsProtocol):
         """How much of a body of known length has not come yet."""
         self._body_came_bytes = 0
         """What the parser gets together with a head, behind it."""
+        self._whole_head = b""
+        """The head that the parser gets whole, with nothing before it."""
         self._last_bytes = b""
         self._head_bytes = 0
         """What the parser got since the end of the last head, or the last byte of a body."""
@@ -107,7 +115,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
         # uvicorn leaves this timer running when a client goes in the middle of an answer, and it
         # keeps all unsent bytes in memory for as long as a connection may idle.
-        self._unset_keepalive_if_required()
+        self._end_idle()
 
     # --- what is read --------------------------------------------------------------------------
 
@@ -116,10 +124,16 @@ class HttpConnection(HttpToolsProtocol):
             self._keep(self._ahead[self._ahead_at :] + data, 0)
         elif self._must_wait:
             self._keep(data, 0)
-        elif not (self._message_open or self._head_bytes) and self._is_one(data):
+        elif self._message_open or self._head_bytes:
+            self._parse(data, 0)
+        elif self._is_known(data):
+            return
+        elif self._is_one(data):
             # Nearly always: one head, and perhaps its body.
             self._await_head()
+            self._whole_head = data[: len(data) - self._body_came_bytes]
             super().data_received(data)
+            self._whole_head = b""
             if self._message_open:
                 self._last_bytes = data[-3:]
                 self._await_body()
@@ -128,12 +142,29 @@ class HttpConnection(HttpToolsProtocol):
 
     def _is_one(self, data: bytes) -> bool:
         """Whether the parser may get all of it at once: it holds one whole head, no more."""
-        head = data.find(_EMPTY_LINE) + len(_EMPTY_LINE)
-        if not len(_EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX:
+        head = data.find(EMPTY_LINE) + len(EMPTY_LINE)
+        if not len(EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX:
             return False
-        if data.find(_EMPTY_LINE, head) >= 0 or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
+        if data.find(EMPTY_LINE, head) >= 0 or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
             return False
         self._body_came_bytes = len(data) - head
+        return True
+
+    def _is_known(self, data: bytes) -> bool:
+        """Whether it is one whole request whose head was parsed before; then it is under way."""
+        found = self.heads.find(data)
+        if found is None or self.quick is None:
+            return False
+        head, begin = found
+        if not self.quick.takes(head.url):
+            return False
+        self._head_came()
+        self._idle_since = None
+        cycle = _QuickCycle()
+        cycle.more_body = False
+        self.cycle = cycle  # type: ignore[assignment]
+        done = partial(self._answer_quickly, cycle)
+        self.quick.answer(self.kind, head.url, head.headers, data[begin:], done)
         return True
 
     @property
@@ -187,11 +218,11 @@ class HttpConnection(HttpToolsProtocol):
             return min(len(data), at + self._body_left)
         if at == 0 and self._last_bytes:
             # An empty line may have come in two parts.
-            seam = (self._last_bytes + data[:3]).find(_EMPTY_LINE)
+            seam = (self._last_bytes + data[:3]).find(EMPTY_LINE)
             if seam >= 0:
-                return seam + len(_EMPTY_LINE) - len(self._last_bytes)
-        found = data.find(_EMPTY_LINE, at)
-        return len(data) if found < 0 else found + len(_EMPTY_LINE)
+                return seam + len(EMPTY_LINE) - len(self._last_bytes)
+        found = data.find(EMPTY_LINE, at)
+        return len(data) if found < 0 else found + len(EMPTY_LINE)
 
     def _within_head(self, piece: bytes) -> bool:
         """Counts what is no body; refuses and returns False if it is too much."""
@@ -249,9 +280,13 @@ class HttpConnection(HttpToolsProtocol):
         self._go_on()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if not self.transport.is_closing():
-            self._go_on()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        assert not self.pipeline, "one request at a time"
+        self.flow.resume_reading()
+        self._begin_idle()
+        self._go_on()
 
     # --- what the parser says ------------------------------------------------------------------
 
@@ -312,8 +347,11 @@ class HttpConnection(HttpToolsProtocol):
         if cycle is not None:
             self._body_came()
             assert self.quick is not None, "the fast path has begun"
+            body, headers = bytes(cycle.body), tuple(self.headers)
+            if self._whole_head and len(body) == self._body_came_bytes:
+                cycle.met = self._whole_head, KnownHead(self.url, headers, len(body))
             done = partial(self._answer_quickly, cycle)
-            self.quick.answer(self.kind, self.url, self.headers, bytes(cycle.body), done)
+            self.quick.answer(self.kind, self.url, headers, body, done)
 
     # --- the fast path -------------------------------------------------------------------------
 
@@ -332,6 +370,8 @@ class HttpConnection(HttpToolsProtocol):
     ) -> None:
         if cycle.disconnected or self.transport.is_closing():
             return
+        if cycle.met is not None and 200 <= status < 300:
+            self.heads.keep(*cycle.met)
         self._write_answer(status, body, headers, keep_alive=cycle.keep_alive)
         cycle.response_complete = True
         self.on_response_complete()
@@ -339,13 +379,14 @@ class HttpConnection(HttpToolsProtocol):
     def _write_answer(
         self, status: int, body: bytes, headers: Headers, *, keep_alive: bool
     ) -> None:
-        end = (b"content-length", b"%d" % len(body))
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers, end):
+        usual = self.server_state.default_headers
+        if usual is not self._usual[0]:  # they change once a second
+            self._usual = usual, b"".join([b"%b: %b\r\n" % one for one in usual])
+        lines = [STATUS_LINE[status], self._usual[1]]
+        for name, value in headers:
             lines += (name, b": ", value, b"\r\n")
-        if not keep_alive:
-            lines.append(b"connection: close\r\n")
-        lines += (b"\r\n", body)
+        close = b"" if keep_alive else b"connection: close\r\n"
+        lines += (b"content-length: %d\r\n%b\r\n" % (len(body), close), body)
         self.transport.write(b"".join(lines))
         if not keep_alive:
             self.transport.close()
@@ -378,10 +419,38 @@ class HttpConnection(HttpToolsProtocol):
         if may_upgrade and socket.begin(transport, path, self.headers):
             self._upgraded = True
             self.connections.discard(self)
-            self._unset_keepalive_if_required()
+            self._end_idle()
             self.flow.release()
         else:
             self._refuse(400, "bad_request", "this is not how a WebSocket is opened")
+
+    def _begin_idle(self) -> None:
+        """From now on the client may be silent for so long. One timer for all answers: it looks
+        when the last one was, and waits for what is left.
+        """
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_idle)
+
+    def _look_idle(self) -> None:
+        self._idle_timer = None
+        if self._idle_since is None:
+            return  # a request is under way, and its answer begins the time anew
+        left_s = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._idle_timer = self.loop.call_later(left_s, self._look_idle)
+        elif not self.transport.is_closing():
+            self.timeout_keep_alive_handler()
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Called by uvicorn when something comes."""
+        self._idle_since = None
+
+    def _end_idle(self) -> None:
+        self._idle_since = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -440,10 +509,12 @@ class _Never:
 class _QuickCycle:
     """A call in progress, with the attributes that uvicorn expects."""
 
-    __slots__ = ("body", "disconnected", "keep_alive", "more_body", "response_complete")
+    __slots__ = ("body", "disconnected", "keep_alive", "met", "more_body", "response_complete")
     message_event = _Never()
 
     def __init__(self) -> None:
+        self.met: tuple[bytes, KnownHead] | None = None
+        """A head that is not known yet, and what the parser made of it."""
         self.body = bytearray()
         self.disconnected = self.response_complete = False
         self.keep_alive = self.more_body = True

@@ -22,6 +22,7 @@ from holdfast.rules import limits
 from holdfast.rules.web_access import WebAccess
 from holdfast.transport.doorkeeper import Doorkeeper
 from holdfast.transport.http_protocol import HttpConnection, Lines, Quick
+from holdfast.transport.known_heads import KnownHeads
 from holdfast.transport.listeners import Listener
 
 LISTENER: Final = "holdfast.listener"
@@ -116,6 +117,7 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._most = most
         self._kind, self._lines, self._quick, self._web = kind, lines, quick, web
+        self._heads = KnownHeads()
         self.up = asyncio.Event()
         self.end = asyncio.Event()
 
@@ -131,7 +133,7 @@ class _Uvicorn(uvicorn.Server):
         def made() -> asyncio.Protocol:
             made = HttpConnection(config, self.server_state, {}, loop)
             made.kind, made.lines, made.quick = self._kind, self._lines, self._quick
-            made.web = self._web
+            made.web, made.heads = self._web, self._heads
             return made
 
         taken = self.server_state.connections

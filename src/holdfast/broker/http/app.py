@@ -40,8 +40,9 @@ from holdfast.service.http.app import HttpApp
 from holdfast.service.http.errors import internal
 from holdfast.service.http.request import is_own
 from holdfast.service.http.route import Route
-from holdfast.transport.http_protocol import Done, Headers
+from holdfast.transport.http_protocol import Done
 from holdfast.transport.http_server import LISTENER
+from holdfast.transport.known_heads import Headers
 
 log = logging.getLogger("holdfast")
 
