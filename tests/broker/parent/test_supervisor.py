@@ -234,3 +234,21 @@ def test_D1_several_processes_need_postgres_and_have_a_limit(tmp_path: Path) -> 
     for wrong in (0, 65):
         with pytest.raises(BadValue):
             BrokerSettings(store=tmp_path, dsn="postgresql://x/x", processes=wrong).check()
+
+
+def test_D15_tls_is_spoken_by_every_process_with_one_certificate(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with processes_up(tmp_path, 2, listen="127.0.0.1:0") as up, AsyncExitStack() as stack:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await at_rest(up)
+            wires = [await stack.enter_async_context(ana.connect(up, "https://")) for _ in range(2)]
+            assert len({wire.certificate for wire in wires}) == 1
+            assert [one["connections"] for one in await standing(up)] == [1, 1]
+            await up.reload()
+            async with ana.connect(up, "https://") as later:
+                assert later.certificate == wires[0].certificate
+                answers = await later.push("team", ana.change("team", "k", 1))
+                assert answers[0].seq == 1
+
+    asyncio.run(run())

@@ -7,12 +7,24 @@ the columns that come back are made into answers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import chain
+from struct import Struct
 from typing import Any, Final
 
 from holdfast.rules.broker_rows import AcceptResult, AcceptVerdict, PushedEnvelope
 from holdfast.rules.destinations import rank
 from holdfast.rules.errors import BadInput
+from holdfast.rules.fingerprint import FINGERPRINT_BYTES
+from holdfast.rules.ids import ID_BYTES
+from holdfast.rules.push_columns import (
+    SPAN_BITS,
+    SPAN_MASK,
+    Created,
+    Parts,
+    PushColumns,
+    in_columns,
+    unpacked,
+)
 from holdfast.storage.broker.accepted import Known
 from holdfast.storage.broker.postgres.base import PostgresPart
 
@@ -30,7 +42,6 @@ VERDICTS: Final = (
 _CREATED: Final = 0
 _REUSED: Final = 2
 _KNOWN: Final = (1, _REUSED)
-_HEAD_BYTES: Final = (16, 32, 16)
 _TWIN: Final = 8
 """The code for an envelope with the id of one that was created before it in the same group."""
 
@@ -38,7 +49,8 @@ _ALL_CREATED: Final = 9
 """The code of a single row that answers for the whole group, with its first seq."""
 
 _ACCEPT: Final = f"SELECT * FROM accept_alike({', '.join(f'${n}' for n in range(1, 16))})"
-_ROUTE: Final = attrgetter("mesh", "sender", "origin", "kind", "ref", "priority", "epoch")
+_ID: Final = Struct(f"{ID_BYTES}s")
+_PRINT: Final = Struct(f"{FINGERPRINT_BYTES}s")
 _KNOWN_IDS: Final = """
 SELECT a.n, m.epoch AS now_epoch, d.*
 FROM mesh m
@@ -54,23 +66,23 @@ WHERE m.slug = $1
 class PostgresAccept(PostgresPart):
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
-    ) -> list[AcceptResult]:
+    ) -> Sequence[AcceptResult]:
         if not batch:
             return []
-        batch = list(batch)  # it is walked through several times
-        slugs = sorted({arriving.mesh for arriving in batch})
-        raws = [arriving.raw for arriving in batch]
+        parts = in_columns(batch)
+        columns = [one for part in parts for one in part]
+        slugs = sorted({one.mesh for one in columns})
         arguments = (
-            *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(batch), _twins(batch), _heads(batch)),
-            raws,
+            *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(columns), _twins(batch, columns)),
+            *(_heads(columns), _raws(columns)),
         )
         rows = await self._connections.change(lambda con: con.fetch(_ACCEPT, *arguments))
         if rows[0][0] == _ALL_CREATED:
             _, epoch, _, first, *_ = rows[0]
-            self._news.grew(batch[0].mesh, first + len(batch) - 1)
-            return _all_created(batch, epoch, first, now_ms)
+            self._news.grew(columns[0].mesh, first + len(batch) - 1)
+            return _all_created(batch, parts, epoch, first, now_ms)
         grown: dict[str, int] = {}
-        answers = _answers(batch, rows, now_ms, grown)
+        answers = _answers(list(batch), rows, now_ms, grown)
         for slug, seq in grown.items():
             self._news.grew(slug, seq)
         return answers
@@ -86,52 +98,68 @@ class PostgresAccept(PostgresPart):
         return answers
 
 
-def _routes(batch: Sequence[PushedEnvelope]) -> list[list[Any]]:
+def _routes(columns: Sequence[PushColumns]) -> list[list[Any]]:
     """The columns of all that envelopes have in common, each combination once, and a last one that
     says which of them each envelope has; empty if there is only one.
     """
-    routes = list(map(_ROUTE, batch))
-    places = {route: place for place, route in enumerate(dict.fromkeys(routes), 1)}
-    columns = [list(column) for column in zip(*places, strict=True)]
-    columns[5] = [rank(priority) for priority in columns[5]]
-    return [*columns, [places[route] for route in routes] if len(places) > 1 else []]
+    routes = [
+        ((one.mesh, one.sender, run.origin, run.kind, run.ref, rank(run.priority), one.epoch), run)
+        for one in columns
+        for run in one.runs
+    ]
+    places = {route: place for place, route in enumerate(dict.fromkeys(r for r, _ in routes), 1)}
+    common = [list(column) for column in zip(*places, strict=True)]
+    if len(places) == 1:
+        return [*common, []]
+    return [*common, [places[route] for route, run in routes for _ in range(run.length)]]
 
 
-def _twins(batch: Sequence[PushedEnvelope]) -> list[int]:
+def _twins(batch: Sequence[PushedEnvelope], columns: Sequence[PushColumns]) -> list[int]:
     """For each the place of the first with the same mesh and id; empty if all are different."""
-    if len({arriving.id for arriving in batch}) == len(batch):
+    if len(set(chain.from_iterable([one.ids for one in columns]))) == len(batch):
         return []  # as nearly always
     first: dict[tuple[str, bytes], int] = {}
-    twins = [
-        first.setdefault((arriving.mesh, arriving.id), place)
-        for place, arriving in enumerate(batch, 1)
-    ]
+    ids = ((one.mesh, id) for one in columns for id in one.ids)
+    twins = [first.setdefault(each, place) for place, each in enumerate(ids, 1)]
     return twins if len(first) < len(batch) else []
 
 
-def _heads(batch: Sequence[PushedEnvelope]) -> bytes:
+def _heads(columns: Sequence[PushColumns]) -> bytes:
     """Id, fingerprint and broker id of each, one behind the other: much cheaper than arrays."""
-    heads = [part for one in batch for part in (one.id, one.fingerprint, one.broker_id)]
-    for place, size in enumerate(_HEAD_BYTES):
-        if set(map(len, heads[place::3])) != {size}:
-            raise BadInput("ids have 16 bytes and fingerprints 32")
+    heads: list[bytes] = []
+    for one in columns:
+        if set(map(len, one.ids)) != {ID_BYTES}:
+            raise BadInput(f"ids have {ID_BYTES} bytes")
+        prints = _PRINT.iter_unpack(one.prints)
+        tickets = _ID.iter_unpack(one.tickets)
+        for id, print, ticket in zip(one.ids, prints, tickets, strict=True):
+            heads += (id, *print, *ticket)
     return b"".join(heads)
 
 
+def _raws(columns: Sequence[PushColumns]) -> list[bytes]:
+    raws: list[bytes] = []
+    for one in columns:
+        payload, base = one.payload, one.base
+        for span in unpacked(one.spans):
+            begin = (span >> SPAN_BITS) - base
+            raws.append(payload[begin : begin + (span & SPAN_MASK)])
+    return raws
+
+
 def _all_created(
-    batch: Sequence[PushedEnvelope], epoch: int, first: int, now_ms: int
-) -> list[AcceptResult]:
-    return [
-        AcceptResult(
-            verdict=AcceptVerdict.CREATED,
-            epoch=epoch,
-            message_epoch=epoch,
-            seq=seq,
-            broker_id=arriving.broker_id,
-            first_seen_at=now_ms,
-        )
-        for seq, arriving in enumerate(batch, first)
-    ]
+    batch: Sequence[PushedEnvelope],
+    parts: Sequence[Sequence[PushColumns]],
+    epoch: int,
+    first: int,
+    now_ms: int,
+) -> Sequence[AcceptResult]:
+    answers: list[Created] = []
+    for part in parts:
+        tickets = part[0].tickets if len(part) == 1 else b"".join([one.tickets for one in part])
+        answers.append(Created(epoch, first, tickets, now_ms))
+        first += len(answers[-1])
+    return Parts(answers) if isinstance(batch, Parts) else answers[0]
 
 
 def _answers(
