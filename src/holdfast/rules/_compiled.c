@@ -3,6 +3,7 @@
  *     scan_push        a Push frame        ->  its mesh, its epoch, its numbers, and where its envelopes lie
  *     read_envelopes   those envelopes     ->  columns: ids, fingerprints, stamps, runs of alike ones
  *     created_answers  numbers and tickets ->  the answers of a run that was accepted as a whole
+ *     fingerprint      a request           ->  its fingerprint, for `fingerprint`
  *
  * It accepts only what is plain, and refuses nothing: whatever is not surely good is left to the Python reader, which
  * alone says what is wrong. So every check here may be stricter than the rule behind it, and none may be weaker.
@@ -173,6 +174,52 @@ static PyObject *created_answers(PyObject *self, PyObject *args)
     return made;
 }
 
+/* A text without NUL, which separates the fields. */
+static int take_field(PyObject *value, Text *found)
+{
+    Py_ssize_t size;
+    const char *text = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &size) : NULL;
+    if (text == NULL) {
+        PyErr_Clear(); /* half of a surrogate pair: Python says so */
+        return 0;
+    }
+    found->at = (const uint8_t *)text;
+    found->size = (size_t)size;
+    return memchr(text, 0, (size_t)size) == NULL;
+}
+
+static int take_content(PyObject *value, Text *found)
+{
+    char *bytes;
+    Py_ssize_t size;
+    if (!PyBytes_Check(value) || PyBytes_AsStringAndSize(value, &bytes, &size) < 0)
+        return 0;
+    found->at = (const uint8_t *)bytes;
+    found->size = (size_t)size;
+    return 1;
+}
+
+static PyObject *fingerprint(PyObject *self, PyObject *const *given, Py_ssize_t count)
+{
+    (void)self;
+    Request asked;
+    uint8_t print[PRINT_BYTES];
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "formula, kind, ref, reply_to, priority, meta, content_type, body");
+        return NULL;
+    }
+    long formula = PyLong_AsLong(given[0]);
+    if (formula == -1 && PyErr_Occurred())
+        return NULL;
+    if ((formula != 1 && formula != 2) || !take_field(given[1], &asked.kind) || !take_field(given[2], &asked.ref) ||
+        !take_field(given[3], &asked.reply_to) || !take_field(given[4], &asked.priority) ||
+        !take_content(given[5], &asked.meta) || memchr(asked.meta.at, 0, asked.meta.size) != NULL ||
+        !take_field(given[6], &asked.content_type) || !take_content(given[7], &asked.content))
+        return no_match();
+    print_of(&asked, (int)formula, print);
+    return PyBytes_FromStringAndSize((const char *)print, PRINT_BYTES);
+}
+
 static PyObject *sha256(PyObject *self, PyObject *raw)
 {
     (void)self;
@@ -192,6 +239,7 @@ static PyMethodDef methods[] = {
     {"scan_push", scan_push, METH_O, "Mesh, epoch, numbers and spans of a plain Push frame, or None."},
     {"read_envelopes", read_envelopes, METH_VARARGS, "The columns of the plain envelopes that spans begin with."},
     {"created_answers", created_answers, METH_VARARGS, "The answers of envelopes that were accepted one after another."},
+    {"fingerprint", (PyCFunction)(void (*)(void))fingerprint, METH_FASTCALL, "The fingerprint of a request, or None."},
     {"sha256", sha256, METH_O, "SHA-256, for comparing."},
     {NULL, NULL, 0, NULL},
 };

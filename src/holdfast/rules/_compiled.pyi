@@ -23,4 +23,15 @@ def read_envelopes(
 def created_answers(
     numbers: bytes, tickets: bytes, epoch: int, seq: int, first_seen_at: int, /
 ) -> bytes: ...
+def fingerprint(
+    formula: int,
+    kind: str,
+    ref: str,
+    reply_to: str,
+    priority: str,
+    meta: bytes,
+    content_type: str,
+    body: bytes,
+    /,
+) -> bytes | None: ...
 def sha256(raw: bytes, /) -> bytes: ...

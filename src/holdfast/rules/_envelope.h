@@ -442,15 +442,19 @@ static void add_field(Sha256 *sum, Text text)
     sha256_add(sum, (const uint8_t *)"", 1);
 }
 
-/* Whether the fingerprint is that of the content, by the formula of the envelope's version (see `fingerprint`). */
-static int has_its_print(const Fields *f, Text content, Text content_type, int formula)
+typedef struct {
+    Text kind, ref, reply_to, priority, meta, content_type, content;
+} Request;
+
+/* The fingerprint of a request, by version 1 or 2 of the formula (see `fingerprint`). */
+static void print_of(const Request *asked, int formula, uint8_t *print)
 {
-    static const Text one = {(const uint8_t *)"1", 1}, two = {(const uint8_t *)"2", 1}, no_meta = {(const uint8_t *)"", 0};
+    static const Text one = {(const uint8_t *)"1", 1}, two = {(const uint8_t *)"2", 1};
     static const char digits[] = "0123456789abcdef";
     uint8_t hash[PRINT_BYTES], hex[2 * PRINT_BYTES];
     Sha256 sum;
     sha256_begin(&sum);
-    sha256_add(&sum, content.at, content.size);
+    sha256_add(&sum, asked->content.at, asked->content.size);
     sha256_end(&sum, hash);
     for (int i = 0; i < PRINT_BYTES; i++) {
         hex[2 * i] = (uint8_t)digits[hash[i] >> 4];
@@ -458,16 +462,24 @@ static int has_its_print(const Fields *f, Text content, Text content_type, int f
     }
     sha256_begin(&sum);
     add_field(&sum, formula == 1 ? one : two);
-    add_field(&sum, f->to_kind);
-    add_field(&sum, f->to_ref);
-    add_field(&sum, f->reply_to);
-    add_field(&sum, f->priority);
-    add_field(&sum, no_meta);
+    add_field(&sum, asked->kind);
+    add_field(&sum, asked->ref);
+    add_field(&sum, asked->reply_to);
+    add_field(&sum, asked->priority);
+    add_field(&sum, asked->meta);
     if (formula == 2)
-        add_field(&sum, content_type);
+        add_field(&sum, asked->content_type);
     sha256_add(&sum, hex, sizeof hex);
-    sha256_end(&sum, hash);
-    return memcmp(hash, f->print.at, PRINT_BYTES) == 0;
+    sha256_end(&sum, print);
+}
+
+/* Whether the fingerprint is that of the content. */
+static int has_its_print(const Fields *f, Text content, Text content_type, int formula)
+{
+    Request asked = {f->to_kind, f->to_ref, f->reply_to, f->priority, {(const uint8_t *)"", 0}, content_type, content};
+    uint8_t print[PRINT_BYTES];
+    print_of(&asked, formula, print);
+    return memcmp(print, f->print.at, PRINT_BYTES) == 0;
 }
 
 static int is_message(const Fields *f)

@@ -26,6 +26,7 @@ from itertools import chain, pairwise
 from math import isfinite
 from typing import Any, Final
 
+from holdfast.rules import compiled
 from holdfast.rules.errors import BadValue
 from holdfast.rules.limits import META_BYTES_MAX, META_DEPTH_MAX
 
@@ -57,6 +58,10 @@ def fingerprint(
 
     Hand in the `body`, or its lower-case hex SHA-256 as `body_hash` where it is known already.
     """
+    if compiled.part is not None and body is not None and body_hash is None:
+        made = compiled.part.fingerprint(1, kind, ref, reply_to, priority, meta, "", body)
+        if made is not None:
+            return made
     body_hash = _body_hash(body, body_hash)
     try:
         if meta:
@@ -86,6 +91,10 @@ def fingerprint_2(
     """The fingerprint of a message by version 2 of the formula, which covers the type of its
     content too; otherwise as `fingerprint`.
     """
+    if compiled.part is not None and body is not None and body_hash is None:
+        made = compiled.part.fingerprint(2, kind, ref, reply_to, priority, meta, content_type, body)
+        if made is not None:
+            return made
     body_hash = _body_hash(body, body_hash)
     try:
         head = f"2\0{kind}\0{ref}\0{reply_to}\0{priority}\0".encode()

@@ -103,8 +103,9 @@ class PushColumns(Sequence[PushedEnvelope]):
     def of(cls, envelopes: Sequence[PushedEnvelope]) -> Self:
         """The columns of envelopes of one sender and mesh; there is one at least."""
         raws = [one.raw for one in envelopes]
-        payload = b"".join(raws)
+        payload = raws[0] if len(raws) == 1 else b"".join(raws)
         first = envelopes[0]
+        stamps = [one.lamport for one in envelopes]
         return cls(
             mesh=first.mesh,
             sender=first.sender,
@@ -113,9 +114,9 @@ class PushColumns(Sequence[PushedEnvelope]):
             spans=spans_of(raws),
             ids=tuple([one.id for one in envelopes]),
             prints=b"".join([one.fingerprint for one in envelopes]),
-            stamps=packed([one.lamport for one in envelopes]),
+            stamps=packed(stamps),
             runs=[Run(*what, len(list(those))) for what, those in groupby(envelopes, _RUN)],
-            highest=max([one.lamport for one in envelopes]),
+            highest=max(stamps),
             tickets=b"".join([one.broker_id for one in envelopes]),
             size=len(payload),
         )
@@ -294,15 +295,24 @@ def _cut_beside(batch: Parts[PushedEnvelope], answers: Sequence[T]) -> Iterator[
         at += len(part)
 
 
-def in_columns(batch: Sequence[PushedEnvelope]) -> list[tuple[PushColumns, ...]]:
-    """A batch in columns: for each of its parts those that it is made of, in its order."""
-    parts = batch.parts if isinstance(batch, Parts) else [batch]
-    return [
-        (part,)
-        if isinstance(part, PushColumns)
-        else tuple(PushColumns.of(list(those)) for _, those in groupby(part, _COMMON))
-        for part in parts
-    ]
+def in_columns(batch: Sequence[PushedEnvelope]) -> list[PushColumns]:
+    """A batch in columns, in its order. Envelopes that came one by one share columns as far as one
+    sender's follow each other.
+    """
+    found: list[PushColumns] = []
+    loose: list[PushedEnvelope] = []
+    for part in batch.parts if isinstance(batch, Parts) else [batch]:
+        if isinstance(part, PushColumns):
+            found += _of_loose(loose)
+            found.append(part)
+            loose.clear()
+        else:
+            loose.extend(part)
+    return found + _of_loose(loose)
+
+
+def _of_loose(envelopes: Iterable[PushedEnvelope]) -> list[PushColumns]:
+    return [PushColumns.of(list(those)) for _, those in groupby(envelopes, _COMMON)]
 
 
 def byte_count(batch: Sequence[PushedEnvelope]) -> int:

@@ -267,12 +267,22 @@ def test_D4_parts_of_a_group_get_the_answers_that_are_theirs() -> None:
         [*read(push(PLAIN[3:5]), "bob").good],
     )
     group = Parts([one, two])
-    assert [[list(of) for of in those] for those in in_columns(group)] == [[list(one)], [two]]
+    assert [list(those) for those in in_columns(group)] == [list(one), two]
     for answers in (Parts([[1, 2, 3], [4, 5]]), [1, 2, 3, 4, 5], Parts([[1], [2, 3, 4, 5]])):
         assert [(list(of), list(to)) for of, to in beside(group, answers)] == [
             (list(one), [1, 2, 3]),
             (two, [4, 5]),
         ]
+
+
+def test_D4_envelopes_that_came_one_by_one_share_columns() -> None:
+    """Otherwise each would be a statement of its own in the transaction that accepts it."""
+    columns = read(push(PLAIN[:2]), "bob").good
+    assert isinstance(columns, PushColumns)
+    one, two, three = (list(read(push([raw]), "bob").good) for raw in PLAIN[2:5])
+    group = Parts([one, two, columns, three, [], one])
+    assert [list(those) for those in in_columns(group)] == [one + two, list(columns), three + one]
+    assert in_columns(Parts([[], one]))[0].ids == (one[0].id,)
 
 
 def test_D4_the_compiled_part_has_the_limits_of_the_rules_in_both() -> None:

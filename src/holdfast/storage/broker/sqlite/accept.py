@@ -64,16 +64,13 @@ _KNOWN: Final = (
 class _Gate:
     """What holds for all envelopes of one kind from one sender to one destination."""
 
-    __slots__ = ("closed", "kind", "rank", "refused")
+    __slots__ = ("closed", "refused")
 
-    def __init__(
-        self, one: PushedEnvelope, refused: AcceptVerdict | None, closed: AcceptVerdict | None
-    ) -> None:
+    def __init__(self, refused: AcceptVerdict | None, closed: AcceptVerdict | None) -> None:
         self.refused = refused
         """Why none of these envelopes is answered with more than a refusal, known or not."""
         self.closed = closed
         """Why none of them is accepted that is not known yet."""
-        self.kind, self.rank = KIND_NUMBERS[one.kind], rank(one.priority)
 
     @property
     def is_open(self) -> bool:
@@ -90,7 +87,7 @@ class _Growing:
         self.grown = seq
         """The last seq."""
         self.known: dict[bytes, Known] = {}
-        self.gates: dict[tuple[bytes, str, str, str, str, int], _Gate] = {}
+        self.gates: dict[tuple[bytes, int, str, str, str], _Gate] = {}
         self.created: list[tuple[PushColumns, int]] = []
         """What was created, each with the seq before its first."""
         self.ids: set[bytes] = set()
@@ -144,16 +141,16 @@ class SqliteAccept(BrokerDatabase):
     async def accept(
         self, batch: Sequence[PushedEnvelope], now_ms: int, *, keep_ms: int, dedupe_ms: int | None
     ) -> Sequence[AcceptResult]:
-        """A batch of parts is answered part by part."""
+        """Columns are answered as columns, if they are created as a whole."""
         if not batch:
             return []
         self.mark_if_due()
         keep_until = now_ms + keep_ms
         dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
-        parts = in_columns(batch)
+        found = in_columns(batch)
         with self.writing(adds=True) as con:
-            meshes = _meshes(con, parts)
-            answers = [self._judge(part, meshes, now_ms) for part in parts]
+            meshes = _meshes(con, found)
+            answers = [self._judge(one, meshes.get(one.mesh), now_ms) for one in found]
             grown = {slug: mesh for slug, mesh in meshes.items() if mesh.created}
             for slug, mesh in grown.items():
                 insert_ids(con, mesh, now_ms, dedupe_until)
@@ -164,17 +161,11 @@ class SqliteAccept(BrokerDatabase):
         return Parts(answers) if len(answers) > 1 else answers[0]
 
     def _judge(
-        self, part: Sequence[PushColumns], meshes: dict[str, _Growing], now_ms: int
-    ) -> Sequence[AcceptResult]:
-        answers = [self._judge_columns(one, meshes.get(one.mesh), now_ms) for one in part]
-        return answers[0] if len(answers) == 1 else list(chain.from_iterable(answers))
-
-    def _judge_columns(
         self, columns: PushColumns, mesh: _Growing | None, now_ms: int
     ) -> Sequence[AcceptResult]:
         if mesh is None:
             return [AcceptResult(verdict=AcceptVerdict.UNKNOWN_MESH)] * len(columns)
-        gates = [self._gate_of(mesh, one) for one in columns.firsts()]
+        gates = [self._gate_of(mesh, columns, run) for run in columns.runs]
         if all(gate.is_open for gate in gates) and mesh.are_new(columns.ids):
             return mesh.create(columns, now_ms)
         answers: list[AcceptResult] = []
@@ -211,22 +202,22 @@ class SqliteAccept(BrokerDatabase):
             answers += mesh.create(run[begin:], now_ms)
         return answers
 
-    def _gate_of(self, mesh: _Growing, one: PushedEnvelope) -> _Gate:
-        key = (one.sender, one.kind, one.ref, one.origin, one.priority, one.epoch)
+    def _gate_of(self, mesh: _Growing, columns: PushColumns, run: Run) -> _Gate:
+        key = (columns.sender, columns.epoch, run.kind, run.ref, run.origin)
         gate = mesh.gates.get(key)
         if gate is None:
-            gate = mesh.gates[key] = self._gate(mesh, one)
+            gate = mesh.gates[key] = self._gate(mesh, columns, run)
         return gate
 
-    def _gate(self, mesh: _Growing, one: PushedEnvelope) -> _Gate:
-        refused = self._refused(mesh.number, one.sender, one.kind, one.origin)
+    def _gate(self, mesh: _Growing, columns: PushColumns, run: Run) -> _Gate:
+        refused = self._refused(mesh.number, columns.sender, run.kind, run.origin)
         closed = None
         if refused is None:
-            if one.epoch not in (0, mesh.epoch):
+            if columns.epoch not in (0, mesh.epoch):
                 closed = AcceptVerdict.EPOCH_MISMATCH
-            elif one.kind != CHANGE and not self._is_there(mesh.number, one.kind, one.ref):
+            elif run.kind != CHANGE and not self._is_there(mesh.number, run.kind, run.ref):
                 closed = AcceptVerdict.UNKNOWN_DESTINATION
-        return _Gate(one, refused, closed)
+        return _Gate(refused, closed)
 
     def _refused(self, mesh: int, sender: bytes, kind: str, origin: str) -> AcceptVerdict | None:
         row = self.connection.execute(
@@ -263,12 +254,11 @@ class SqliteAccept(BrokerDatabase):
         ]
 
 
-def _meshes(con: apsw.Connection, parts: Sequence[Sequence[PushColumns]]) -> dict[str, _Growing]:
+def _meshes(con: apsw.Connection, found: Sequence[PushColumns]) -> dict[str, _Growing]:
     """The meshes of a batch, each with what is known of the ids that it gets."""
     ids: dict[str, list[tuple[bytes, ...]]] = {}
-    for part in parts:
-        for columns in part:
-            ids.setdefault(columns.mesh, []).append(columns.ids)
+    for columns in found:
+        ids.setdefault(columns.mesh, []).append(columns.ids)
     meshes = {}
     for slug, those in ids.items():
         row = con.execute("SELECT number, epoch, seq FROM mesh WHERE slug = ?", (slug,)).get
