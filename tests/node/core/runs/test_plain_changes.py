@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from holdfast.node.core import operations
-from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.runs.plain_changes import PlainChange
+from holdfast.node.core.change import DECIDED, Change, Receipt
+from holdfast.node.core.runs.plain_changes import _FAMILIES, PlainChange
 from holdfast.node.library.batch import BatchWork
 from holdfast.node.library.node import Node
 from holdfast.node.messages.send import prepare
@@ -28,6 +28,7 @@ from support.envelopes import MESH, make_id, state_set
 from support.nodes import KINDS, Nodes, share, store_of
 from support.seeds import seeds
 from support.source import HandClock
+from support.stores import memory_row
 from support.tables import tables
 
 Make = Callable[[Node], Work[Any]]
@@ -326,6 +327,24 @@ def test_S18_what_replaces_another_peers_value_in_a_run_keeps_the_ledger(pair: P
     pair.group([set_state("c", 7), set_state("a", 8), set_state("c", 9), set_state("b", 9)])
     assert pair.joined == [2, 2, 2], "the second value of c waits for the next run"
     assert not list(pair.nodes[0].conflicts()), "ours has seen both"
+
+
+def test_S18_a_memory_that_earlier_code_let_somebody_else_write_is_none_of_the_ledgers(
+    pair: Pair,
+) -> None:
+    """Planted: settling it like a value of the shared state."""
+    pair.group([remember("k"), set_state("k")])
+    pair.each(lambda node: store_of(node).write(lambda tx: tx.clock_raise(MESH, 9)))
+    row = memory_row("ana", "k", 5, "bob")
+    pair.each(lambda node: store_of(node).write(lambda tx: tx.memory_put(row)))
+    pair.group([remember("k", 2), remember("l")])
+    assert pair.joined == [2, 2]
+    assert not pair.undone
+
+
+def test_S3_what_voters_decide_is_in_no_run() -> None:
+    """A run does not ask whether its mesh has voters."""
+    assert DECIDED.isdisjoint(_FAMILIES)
 
 
 def test_S4_a_retry_in_a_run_gets_the_receipt_of_the_first_and_a_reused_id_its_error(

@@ -9,7 +9,7 @@ behind: the same id once more, or the same key, unless it is a plain value of th
 next run begins there. What is no `PlainChange`, or of a family that is not asked for in sets, is
 carried out by itself, in its place.
 
-Only a change that a check refuses may be refused within a run, and then it has changed nothing.
+Only what a check refuses is refused within a run, and then it has changed nothing.
 Everything else raises out of the run: the writer undoes the whole group and carries it out one by
 one.
 """
@@ -229,7 +229,7 @@ class _Stamping:
                 current = (memories if change.owner else states).get(entity)
                 if current is not None:
                     assert current.lamport < stamp, "our clock is past everything we hold"
-                    if current.peer != me:
+                    if current.peer != me and not change.owner:
                         disputed[len(arrivals)] = current
                 if entity in twice and not change.owner:
                     states[entity] = Version(stamp, me, change.id)
