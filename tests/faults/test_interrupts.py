@@ -21,7 +21,15 @@ from holdfast.rules.errors import StoreBusy
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.ports import Transaction
 from holdfast.storage.tickets import Ticket
-from support.interrupts import Interrupter, Other, bytecodes, interrupted_writes, kind_of
+from support.interrupts import (
+    Interrupter,
+    Other,
+    PlaceInterrupter,
+    bytecodes,
+    interrupted_writes,
+    kind_of,
+    places,
+)
 from support.nodes import team
 from support.seeds import seeds
 
@@ -66,6 +74,35 @@ def test_S3_a_write_interrupted_at_any_bytecode_is_done_or_undone_and_the_next_w
         else:
             in_a_thread(lambda: mesh.state.set("next", n))  # noqa: B023
         assert mesh.state.get("next") == n
+
+
+def test_S3_changes_that_are_carried_out_together_are_all_done_or_undone_wherever_interrupted(
+    home: Node,
+) -> None:
+    """A batch carries out its changes in runs, in the thread of its caller."""
+    mesh = team(home)
+
+    def write(n: int) -> None:
+        with mesh.batch() as batch:
+            batch.state.set("a", n)
+            batch.memory.set("b", n)
+            batch.state.set("a", [n])
+            batch.facts.append("c", "is", n)
+
+    write(-1)  # the first write takes steps that no later one takes
+    with closing(Other(home.home / "data.db")) as other:
+        for n, place in enumerate(places(lambda: write(0)), 1):
+            if n % 7:
+                continue
+            before = home.log.head().offset
+            cut = PlaceInterrupter(place, kind_of(n))
+            error = cut.run(lambda: write(n))  # noqa: B023
+            other.can_write()
+            done = home.log.head().offset - before
+            assert done in (0, 4), cut.where
+            assert (mesh.state.get("a") == [n]) == bool(done), cut.where
+            assert error is not None or done, cut.where
+            mesh.state.set("next", n)
 
 
 def test_S3_a_read_interrupted_at_any_bytecode_leaves_nothing_open_and_the_next_sees_the_newest(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.rules.arrivals import Arrived
 
 FACT: Final = "fact.append"
+_OP: Final = FACT.encode()
 
 _Count = Annotated[int, Meta(ge=1, lt=limits.LAMPORT_MAX)]
 _Time = Annotated[int, Meta(ge=0, lt=limits.SOURCE_TIME_MS_MAX)]
@@ -75,8 +76,8 @@ _good_names: set[tuple[str, str, str]] = set()
 
 def read_fact(raw: bytes) -> Arrived | None:
     """Decodes a plain fact that breaks no rule; None for everything else."""
-    if len(raw) > limits.ENVELOPE_BYTES_MAX:
-        return None
+    if len(raw) > limits.ENVELOPE_BYTES_MAX or _OP not in raw:
+        return None  # to look for the word costs a tenth of what the decoder's refusal does
     try:
         fact = _read(raw)
         body = _read_body(fact.body)

@@ -360,6 +360,9 @@ class ZoneWriter(ZoneReader, MembershipWriter, Protocol):
 
 class OutboxReader(Protocol):
     def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None: ...
+    def outbox_states(self, lane: str, ids: Collection[bytes]) -> dict[bytes, str]:
+        """The state of each row of a lane that has one of these ids."""
+
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         """In every lane, by number."""
 

@@ -305,3 +305,12 @@ def test_D7_a_number_is_not_given_again_after_a_sweep(store: Store) -> None:
 
 def _states(tx: object) -> list[str]:
     return [str(row.state) for row in tx.outbox_list(None, (), 0, 99)]  # type: ignore[attr-defined]
+
+
+def test_D11_the_states_of_many_rows_are_told_at_once(store: Store) -> None:
+    rows = [outbox_row(1), outbox_row(2, state="inflight"), outbox_row(3, lane="broker:other")]
+    store.write(lambda tx: tx.outbox_add(rows))
+    asked = [make_id(number) for number in (1, 2, 3, 9)]
+    found = read(store, lambda tx: tx.outbox_states(rows[0].lane, asked))
+    assert found == {make_id(1): "pending", make_id(2): "inflight"}
+    assert read(store, lambda tx: tx.outbox_states(rows[0].lane, [])) == {}

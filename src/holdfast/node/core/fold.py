@@ -94,26 +94,23 @@ def _fold_state(
 ) -> Outcome:
     if current is not None and not ledger.settle(tx, ctx, envelope, current):
         return Outcome.SUPERSEDED
-    e = envelope
-    tx.state_put(state_row_of(e.mesh, e.entity, body, version_of(e), offset, e.created_at))
+    tx.state_put(state_row_of(envelope, body, offset))
     if current is None:
         ledger.first(tx, envelope)
     return Outcome.APPLIED
 
 
-def state_row_of(
-    mesh: str, key: str, body: Body, version: Version, offset: int, updated_at: int
-) -> StateRow:
-    """The row of a version with this body: a value, or a deletion."""
+def state_row_of(envelope: Envelope, body: Body, offset: int) -> StateRow:
+    """What an envelope at this offset makes of its key: a value, or a deletion."""
     return StateRow(
-        mesh=mesh,
-        key=key,
+        mesh=envelope.mesh,
+        key=envelope.entity,
         value=body.value if isinstance(body, StateSet) else b"null",
-        lamport=version.lamport,
-        peer=version.peer,
-        id=version.id,
+        lamport=envelope.lamport,
+        peer=envelope.origin,
+        id=envelope.id,
         offset=offset,
-        updated_at=updated_at,
+        updated_at=envelope.created_at,
         tombstone=not isinstance(body, StateSet),
     )
 

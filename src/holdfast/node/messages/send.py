@@ -8,15 +8,16 @@ before the caller gets an answer. How far it has got since, its row in the outbo
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.node.core.change import Change, Receipt, refused_send, set_aside
+from holdfast.node.core.change import Receipt, refused_send, set_aside
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.runs.plain_changes import PlainChange
 from holdfast.rules import names
 from holdfast.rules.bodies import MessageSend, check_content_type, decode_trusted_body, encode_body
 from holdfast.rules.destinations import KINDS, check_destination, check_priority, entity_of
@@ -27,6 +28,7 @@ from holdfast.rules.errors import (
     BodyTooLarge,
     IdempotencyKeyReused,
     NotShared,
+    Refused,
     UnknownDestination,
     UnknownMesh,
 )
@@ -68,12 +70,14 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 # --- sending -------------------------------------------------------------------------------------
 
 
-class MessageChange(Change):
+class MessageChange(PlainChange):
     """One message, checked and ready to be written. Its fingerprint is of what the caller asked
     for; the broker computes it again.
     """
 
     __slots__ = ("first_fingerprint",)
+    answers_alone = True
+    ready_by_mesh = True
     version = MESSAGE_VERSION
 
     def __init__(
@@ -177,17 +181,41 @@ class SendMessage:
         self.change = change
 
     def __call__(self, tx: Transaction) -> Sent:
+        receipt = self.change(tx)
+        row = tx.outbox_get(lane_of(self.change.mesh), self.change.id)
+        return self._sent(receipt, None if row is None else row.state)
+
+    @staticmethod
+    def together(tx: Transaction, sends: Iterable[SendMessage]) -> Sequence[Sent | Refused]:
+        """As `PlainChange.together`."""
+        taken: list[SendMessage] = []
+
+        def changes() -> Iterator[MessageChange]:
+            for send in sends:
+                taken.append(send)
+                yield send.change
+
+        answers = PlainChange.together(tx, changes())
+        if not answers:
+            return ()
+        ids = [send.change.id for send in taken]
+        states = tx.outbox_states(lane_of(taken[0].change.mesh), ids)
+        return [
+            one if isinstance(one, Refused) else send._sent(one, states.get(send.change.id))
+            for send, one in zip(taken, answers, strict=False)
+        ]
+
+    def _sent(self, receipt: Receipt, state: str | None) -> Sent:
+        """`state` of its row in the outbox; None if it has none."""
         change = self.change
-        receipt = change(tx)
         assert change.to is not None
-        row = tx.outbox_get(lane_of(change.mesh), change.id)
         return Sent(
             id=receipt.id,
             mesh=change.mesh,
             kind=change.to[0],
             ref=change.to[1],
             # No row any more: the broker got it, or an operator gave it up, long ago.
-            state=str(OutboxState.DONE if row is None else row.state),
+            state=str(OutboxState.DONE if state is None else state),
             offset=receipt.offset,
             duplicate=receipt.duplicate,
         )

@@ -22,6 +22,10 @@ class MemoryOutbox(UndoTables):
         number = self._table("outbox_id").get((lane, id))
         return None if number is None else self._table("outbox")[number]
 
+    def outbox_states(self, lane: str, ids: Collection[bytes]) -> dict[bytes, str]:
+        found = (self.outbox_get(lane, id) for id in ids)
+        return {row.id: row.state for row in found if row is not None}
+
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         return [row for row in self._outbox() if row.id == id]
 

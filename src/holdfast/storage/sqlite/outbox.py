@@ -22,6 +22,10 @@ _Done = tuple[int, bytes, int, int]
 """Number, broker's id, epoch and seq."""
 _FAILING: Final = "(state = 'dead' OR (state = 'pending' AND attempts > 0))"
 """As the index of that name says it: else the index would not be used."""
+_STATES: Final = (
+    "SELECT spool.id, spool.state FROM json_each(?2) AS wanted CROSS JOIN spool "
+    "ON spool.id = unhex(wanted.value) AND spool.lane = ?1"
+)
 _INSERT: Final = f"{_NEW.insert} ON CONFLICT (id, lane) DO NOTHING"
 
 
@@ -64,6 +68,11 @@ class OutboxReads:
 
     def outbox_get(self, lane: str, id: bytes) -> OutboxRow | None:
         return _ROW.find(self._con, "WHERE lane = ? AND id = ?", (lane, id))
+
+    def outbox_states(self, lane: str, ids: Collection[bytes]) -> dict[bytes, str]:
+        wanted = msgspec.json.encode([id.hex() for id in ids]).decode()
+        found: Any = self._con.execute(_STATES, (lane, wanted))
+        return dict(found)
 
     def outbox_find(self, id: bytes) -> list[OutboxRow]:
         return _ROW.select(self._con, "WHERE id = ? ORDER BY number", (id,))

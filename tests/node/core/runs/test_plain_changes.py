@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,23 @@ import msgspec
 import pytest
 
 from holdfast.node.core import operations
-from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.runs.plain_changes import PlainChange
+from holdfast.node.core.change import DECIDED, Change, Receipt
+from holdfast.node.core.runs.plain_changes import _FAMILIES, PlainChange
 from holdfast.node.library.batch import BatchWork
 from holdfast.node.library.node import Node
+from holdfast.node.messages.send import prepare
 from holdfast.rules.envelope import decode, encode
-from holdfast.rules.errors import HoldfastError, IdReused, UnknownKey, UnknownMesh
+from holdfast.rules.errors import HoldfastError, IdReused, NotShared, UnknownKey, UnknownMesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.limits import LAMPORT_MAX, RUN_BYTES_MAX, RUN_CHANGES_MAX
 from holdfast.rules.order import Version
 from holdfast.storage.ports import Work
 from holdfast.storage.tickets import Ticket
 from support.envelopes import MESH, make_id, state_set
-from support.nodes import KINDS, Nodes, store_of
+from support.nodes import KINDS, Nodes, share, store_of
 from support.seeds import seeds
 from support.source import HandClock
+from support.stores import memory_row
 from support.tables import tables
 
 Make = Callable[[Node], Work[Any]]
@@ -43,7 +46,19 @@ class Pair:
         for nodes in self._nodes:
             nodes.folder.mkdir()
         self.nodes = [nodes.open("ana", MESH, "other") for nodes in self._nodes]
+        self.undone = 0
+        """How often the first of them has undone a group to run it once more."""
         self._patch, self._together = patch, PlainChange.together
+        self._note_undone(self.nodes[0]._opened.store.writer._engine)
+
+    def _note_undone(self, engine: Any) -> None:
+        rollback = engine.rollback
+
+        def noted() -> None:
+            self.undone += 1
+            rollback()
+
+        self._patch.setattr(engine, "rollback", noted)
 
     def close(self) -> None:
         for nodes in self._nodes:
@@ -185,6 +200,7 @@ def test_S3_random_groups_leave_the_same_tables_and_answers_together_and_one_by_
         pair.group([_any_change(draw, ids) for _ in range(size)])
         _what_else_happens(pair, draw, number)
     assert sum(pair.joined) > 50, "many went together"
+    assert not pair.undone
     assert max(pair.joined) > 4
 
 
@@ -228,6 +244,68 @@ def test_S3_batches_of_random_changes_leave_the_same_tables_and_answers(
     assert {isinstance(one, str) for one in told} == {True, False}, "some were refused as a whole"
 
 
+def send(text: str, **more: Any) -> Make:
+    def make(node: Node) -> Work[Any]:
+        return prepare(node._engine, MESH, "topic", "news", text, **more)
+
+    return make
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_D10_random_messages_leave_the_same_tables_and_answers(pair: Pair, seed: int) -> None:
+    """Planted: an answer that does not look into the outbox."""
+    pair.each(share)
+    draw, ids = random.Random(seed), ["key"]
+    for number in range(25):
+        makes: list[Make] = []
+        for _ in range(draw.choice((2, 5, 20))):
+            more: dict[str, Any] = {"priority": draw.choice(("now", "next", "low"))}
+            if draw.random() < 0.3:
+                more["id"] = draw.choice(ids) if draw.random() < 0.5 else f"key {draw.random()}"
+                ids.append(more["id"])
+            if draw.random() < 0.1:
+                makes.append(set_state("k", number))
+            makes.append(send(draw.choice("ab"), **more))
+        pair.group(makes)
+        pair.each(partial(_refuse_some, draw.random()))
+    assert sum(pair.joined) > 50
+    assert not pair.undone
+
+
+def _refuse_some(chance: float, node: Node) -> None:
+    """The broker has refused some messages for good: those give their ids back."""
+
+    def work(tx: Any) -> None:
+        for row in tx.outbox_list(None, ("pending",), 0, 1000):
+            if random.Random(f"{chance} {row.number}").random() < 0.2:
+                tx.outbox_put(msgspec.structs.replace(row, state="dead", code="too_large"))
+
+    store_of(node).write(work)
+
+
+def test_D10_a_message_whose_id_is_known_goes_by_itself(pair: Pair) -> None:
+    """Its answer may free that id, and a run changes nothing while it looks."""
+    pair.each(share)
+    pair.group([send("a", id="key"), send("b")])
+    again = pair.group([send("c"), send("d"), send("a", id="key"), send("e"), send("f")])
+    assert pair.joined == [2, 2, 2]
+    assert [sent.duplicate for sent in again] == [False, False, True, False, False]  # type: ignore[union-attr]
+
+
+def test_D10_messages_into_a_mesh_that_is_not_shared_are_refused_one_by_one(pair: Pair) -> None:
+    pair.each(share)
+    makes = [send("a"), send("b")]
+    works = [[make(node) for make in makes] for node in pair.nodes]
+    pair.each(lambda node: store_of(node).write(_unshare))
+    answers = pair.group([lambda node, at=at: works[pair.nodes.index(node)][at] for at in (0, 1)])  # type: ignore[misc]
+    assert [str(answer).split(":")[0] for answer in answers] == [NotShared.__name__] * 2
+    assert pair.joined == [2]
+
+
+def _unshare(tx: Any) -> None:
+    tx.mesh_change(msgspec.structs.replace(tx.mesh_get(MESH), kind="personal"))
+
+
 # --- what ends a run, and what does not ----------------------------------------------------------
 
 
@@ -249,6 +327,24 @@ def test_S18_what_replaces_another_peers_value_in_a_run_keeps_the_ledger(pair: P
     pair.group([set_state("c", 7), set_state("a", 8), set_state("c", 9), set_state("b", 9)])
     assert pair.joined == [2, 2, 2], "the second value of c waits for the next run"
     assert not list(pair.nodes[0].conflicts()), "ours has seen both"
+
+
+def test_S18_a_memory_that_earlier_code_let_somebody_else_write_is_none_of_the_ledgers(
+    pair: Pair,
+) -> None:
+    """Planted: settling it like a value of the shared state."""
+    pair.group([remember("k"), set_state("k")])
+    pair.each(lambda node: store_of(node).write(lambda tx: tx.clock_raise(MESH, 9)))
+    row = memory_row("ana", "k", 5, "bob")
+    pair.each(lambda node: store_of(node).write(lambda tx: tx.memory_put(row)))
+    pair.group([remember("k", 2), remember("l")])
+    assert pair.joined == [2, 2]
+    assert not pair.undone
+
+
+def test_S3_what_voters_decide_is_in_no_run() -> None:
+    """A run does not ask whether its mesh has voters."""
+    assert DECIDED.isdisjoint(_FAMILIES)
 
 
 def test_S4_a_retry_in_a_run_gets_the_receipt_of_the_first_and_a_reused_id_its_error(
@@ -283,18 +379,12 @@ def test_S3_one_that_is_refused_costs_the_others_of_its_run_nothing(pair: Pair) 
     assert [a.lamport for a in (answers[0], answers[3]) if isinstance(a, Receipt)] == [1, 2]
 
 
-def test_S4_a_run_into_a_mesh_that_is_not_there_changes_nothing(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_S4_a_run_into_a_mesh_that_is_not_there_changes_nothing(pair: Pair) -> None:
     """Planted: the run raising, for which the whole group was undone and run once more."""
-    engine = pair.nodes[0]._opened.store.writer._engine
-    undone: list[None] = []
-    rollback = engine.rollback
-    monkeypatch.setattr(engine, "rollback", lambda: undone.append(rollback()))
     answers = pair.group([set_state("a", mesh="none"), set_state("b", mesh="none"), set_state("c")])
     assert [str(a).split(":")[0] for a in answers[:2]] == [UnknownMesh.__name__] * 2
     assert isinstance(answers[2], Receipt)
-    assert not undone
+    assert not pair.undone
 
 
 def test_S20_an_id_that_went_with_a_deleted_mesh_is_new_in_the_one_that_takes_its_place(

@@ -98,17 +98,17 @@ def take_plain(
     memories: list[MemoryRow] = []
     new: list[Envelope] = []
     for offset, (envelope, body, _) in enumerate(run, first):
-        current, version = standing.get(_key(envelope)), version_of(envelope)
-        mesh, owner, key = envelope.mesh, envelope.owner, envelope.entity
-        at = version, offset, envelope.created_at
+        current = standing.get(_key(envelope))
         if envelope.op not in _STATE:
+            version = version_of(envelope)
             applied = current is None or is_newer(version, current)
             if applied:
-                memories.append(memory_row_of(mesh, owner, key, body, *at))
+                e, at = envelope, (version, offset, envelope.created_at)
+                memories.append(memory_row_of(e.mesh, e.owner, e.entity, body, *at))
         else:
             applied = current is None or ledger.settle(tx, ctx, envelope, current)
             if applied:
-                states.append(state_row_of(mesh, key, body, *at))
+                states.append(state_row_of(envelope, body, offset))
             if current is None:
                 new.append(envelope)
         taken.append((offset, Outcome.APPLIED if applied else Outcome.SUPERSEDED))

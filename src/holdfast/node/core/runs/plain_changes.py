@@ -9,7 +9,7 @@ behind: the same id once more, or the same key, unless it is a plain value of th
 next run begins there. What is no `PlainChange`, or of a family that is not asked for in sets, is
 carried out by itself, in its place.
 
-Only a change that a check refuses may be refused within a run, and then it has changed nothing.
+Only what a check refuses is refused within a run, and then it has changed nothing.
 Everything else raises out of the run: the writer undoes the whole group and carries it out one by
 one.
 """
@@ -17,7 +17,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from holdfast.node.core import ledger
 from holdfast.node.core.change import Change, Receipt
@@ -34,16 +34,18 @@ from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import MemoryRow, StateRow
 from holdfast.storage.ports import Reader, Transaction
 
-_STATE, _MEMORY, _FACT = "state", "memory", "fact"
+_STATE, _MEMORY, _FACT, _MESSAGE = "state", "memory", "fact", "message"
 _FAMILIES: Final = {
     "state.set": _STATE,
     "state.delete": _STATE,
     "memory.set": _MEMORY,
     "memory.forget": _MEMORY,
     "fact.append": _FACT,
+    "message.send": _MESSAGE,
 }
 """The ops that are carried out in sets."""
 _STATES: Final = frozenset(op for op, family in _FAMILIES.items() if family is _STATE)
+_KEYED: Final = frozenset(op for op, family in _FAMILIES.items() if family in (_STATE, _MEMORY))
 _FEWEST: Final = 2
 
 Answer = Receipt | Refused
@@ -53,6 +55,10 @@ class PlainChange(Change):
     """A change that may be carried out together with others."""
 
     __slots__ = ()
+    answers_alone: ClassVar[bool] = False
+    """Whether one whose id is known goes by itself: its answer may change something."""
+    ready_by_mesh: ClassVar[bool] = False
+    """Whether what `make_ready` looks at is its mesh, which is the same for all of a run."""
 
     @staticmethod
     def together(tx: Transaction, changes: Iterable[PlainChange]) -> Sequence[Answer]:
@@ -96,8 +102,8 @@ class _Run:
             plain = type(change) is PlainChange
             if change.given and change.id in self._ids:
                 return
-            if family is not _FACT:
-                keys = self._keys[family]
+            keys = self._keys.get(family)
+            if keys is not None:
                 if change.entity in keys:
                     if not plain:
                         return
@@ -140,16 +146,18 @@ class _Run:
     ) -> None:
         """Answers those that are known or refused."""
         known = tx.ids_known(self._ids)
+        ready = False
         for at, change in enumerate(self.changes):
             try:
                 if change.id in known:
-                    receipt = change.known(tx)
-                    if receipt is None:  # its mesh was deleted with what it was, and made again
+                    receipt = None if change.answers_alone else change.known(tx)
+                    if receipt is None:  # or its mesh was deleted with what it was, and made again
                         del self.changes[at:]
                         return
                     answers[at] = receipt
-                else:
+                elif not (ready and change.ready_by_mesh):
                     change.make_ready_on(tx, rows.get(change.entity))
+                    ready = change.ready_by_mesh
             except Refused as error:
                 answers[at] = error
 
@@ -217,11 +225,11 @@ class _Stamping:
         disputed: dict[int, Version] = {}
         for change in self._changes:
             op, entity, current = change.op, change.entity, None
-            if op != "fact.append":
+            if op in _KEYED:
                 current = (memories if change.owner else states).get(entity)
                 if current is not None:
                     assert current.lamport < stamp, "our clock is past everything we hold"
-                    if current.peer != me:
+                    if current.peer != me and not change.owner:
                         disputed[len(arrivals)] = current
                 if entity in twice and not change.owner:
                     states[entity] = Version(stamp, me, change.id)
@@ -246,7 +254,7 @@ class _Stamping:
                 version = Version(stamp, me, change.id)
                 row = memory_row_of(mesh, me, change.entity, body, version, offset, now)
                 memories.append(row)
-            elif change.op != "fact.append" and at not in beaten:
+            elif change.op in _STATES and at not in beaten:
                 value = body.value if isinstance(body, StateSet) else None
                 # Spelled out: `state_row_of` costs three times as much.
                 states.append(
