@@ -69,8 +69,7 @@ class PostgresAccept(PostgresPart):
     ) -> Sequence[AcceptResult]:
         if not batch:
             return []
-        parts = in_columns(batch)
-        columns = [one for part in parts for one in part]
+        columns = in_columns(batch)
         slugs = sorted({one.mesh for one in columns})
         arguments = (
             *(now_ms, keep_ms, dedupe_ms, slugs, *_routes(columns), _twins(batch, columns)),
@@ -80,7 +79,7 @@ class PostgresAccept(PostgresPart):
         if rows[0][0] == _ALL_CREATED:
             _, epoch, _, first, *_ = rows[0]
             self._news.grew(columns[0].mesh, first + len(batch) - 1)
-            return _all_created(batch, parts, epoch, first, now_ms)
+            return _all_created(columns, epoch, first, now_ms)
         grown: dict[str, int] = {}
         answers = _answers(list(batch), rows, now_ms, grown)
         for slug, seq in grown.items():
@@ -148,18 +147,13 @@ def _raws(columns: Sequence[PushColumns]) -> list[bytes]:
 
 
 def _all_created(
-    batch: Sequence[PushedEnvelope],
-    parts: Sequence[Sequence[PushColumns]],
-    epoch: int,
-    first: int,
-    now_ms: int,
+    columns: Sequence[PushColumns], epoch: int, first: int, now_ms: int
 ) -> Sequence[AcceptResult]:
     answers: list[Created] = []
-    for part in parts:
-        tickets = part[0].tickets if len(part) == 1 else b"".join([one.tickets for one in part])
-        answers.append(Created(epoch, first, tickets, now_ms))
-        first += len(answers[-1])
-    return Parts(answers) if isinstance(batch, Parts) else answers[0]
+    for one in columns:
+        answers.append(Created(epoch, first, one.tickets, now_ms))
+        first += len(one)
+    return Parts(answers) if len(answers) > 1 else answers[0]
 
 
 def _answers(
