@@ -75,6 +75,8 @@ def up(folder: Path, dsn: str | None = None, port: int = 0, *more: str) -> Itera
     command += ["--store", str(folder), "--tcp", f"127.0.0.1:{port}", "--name", "hub"]
     command += ["--rate", "10000000", *more]
     environ = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    if pure := os.environ.get("HOLDFAST_PURE"):
+        environ["HOLDFAST_PURE"] = pure  # so that a broker without the compiled part is measured
     if dsn is not None:
         environ["HOLDFAST_BROKER_DSN"] = dsn
     with (folder.parent / f"{folder.name}.log").open("ab") as said:
