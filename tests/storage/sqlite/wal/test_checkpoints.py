@@ -194,6 +194,25 @@ def test_S2_a_store_checkpoints_beside_its_writer_and_ends_that_with_itself(tmp_
     assert not (tmp_path / "data.db-wal").exists()
 
 
+def test_S2_where_no_thread_can_be_begun_the_writer_makes_the_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    made = Checkpoints(path)
+    rows = Rows(made, path)
+    anew = number = 0
+    threading.stack_size(2**47)  # no address space has room for it
+    try:
+        while anew < 3:
+            before, number = made._pages, number + 1
+            rows.add(number)
+            anew += made._pages < before
+            assert made._pages <= REST + ROUND + BEYOND + 5, "it stays bounded"
+    finally:
+        threading.stack_size(0)
+    assert not _threads()
+    close(made, rows)
+    assert numbers(path) == set(range(1, number + 1))
+
+
 def test_S2_a_store_on_a_simulated_disk_has_no_thread(tmp_path: Path) -> None:
     with FaultyDisk() as disk:
         store = SqliteStore(tmp_path / "data.db", vfs=disk.name)

@@ -136,7 +136,12 @@ class Checkpoints:
 
     def _ask(self) -> None:
         self._round = _Round.ASKED
-        self._ring()
+        try:
+            self._ring()
+        except RuntimeError as error:
+            # The process has as many threads as it may, or is ending. The rest is all then.
+            log.warning("no thread makes checkpoints of %s: %s", self._database, error)
+            self._round = _Round.MADE
 
     def _ring(self) -> None:
         if self._thread is None:
