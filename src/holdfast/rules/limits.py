@@ -753,6 +753,10 @@ PROCESS_LOAD_MS: Final = 1 * SECOND_MS
 """How often a process of a broker says that it lives; how many connections it has, ten times."""
 PROCESS_SILENT_MS_MAX: Final = 30 * SECOND_MS
 """A process of a broker that says nothing for so long is ended, and begun again."""
+PROCESS_QUIET_MS: Final = 3 * SECOND_MS
+"""A process of a broker that says nothing for so long is handed connections last."""
+PROCESS_END_MS_MAX: Final = 9 * SECOND_MS
+"""How long the processes of a broker may take to end; then their parent kills them."""
 PROCESS_STEADY_MS: Final = 60 * SECOND_MS
 """A process that served for so long and ended then has not failed before."""
 PROCESS_ASK_MS_MAX: Final = 2 * SECOND_MS

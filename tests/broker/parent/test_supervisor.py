@@ -153,6 +153,49 @@ def test_D2_a_process_whose_loop_does_not_turn_is_ended_and_begun_again(
     asyncio.run(run())
 
 
+def test_D1_who_calls_is_not_handed_to_a_process_that_has_gone_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.rules.limits.PROCESS_QUIET_MS", 2000)
+
+    async def run() -> None:
+        async with processes_up(tmp_path, 2) as up, AsyncExitStack() as stack:
+            ana = Person("ana")
+            await ana.register(up, "team")
+            await at_rest(up)
+            wires = [await stack.enter_async_context(ana.connect(up)) for _ in range(4)]
+            os.kill(up.pids[1], signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    while not up._children[1].is_quiet:
+                        await asyncio.sleep(POLL_S)
+                    for _ in range(2):
+                        wires.append(await stack.enter_async_context(ana.connect(up)))
+                    # The operator's calls go to the first one, as long as it answers.
+                    assert (await ask(up, "GET", "/v1/status", unix=True)).status == 200
+            finally:
+                os.kill(up.pids[1], signal.SIGCONT)
+
+    asyncio.run(run())
+
+
+def test_D1_a_process_that_was_stopped_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.rules.limits.PROCESS_END_MS_MAX", 1000)
+
+    async def run() -> None:
+        async with processes_up(tmp_path, 2) as up:
+            pids = list(up.pids.values())
+            os.kill(pids[0], signal.SIGSTOP)
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    asyncio.run(run())
+    assert "did not end: it is killed" in caplog.text
+
+
 def test_D1_the_operator_reaches_the_broker_whichever_process_lives(tmp_path: Path) -> None:
     async def run() -> None:
         async with processes_up(tmp_path, 2) as up:

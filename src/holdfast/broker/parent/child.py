@@ -13,6 +13,7 @@ from typing import Final
 from holdfast.broker.broker import ticks_ms
 from holdfast.broker.processes.line import ProcessLine
 from holdfast.broker.processes.place import ProcessPlace, encode_place
+from holdfast.rules import limits
 from holdfast.transport.handed import hand_over
 
 _LEFT_ALONE: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "HOLDFAST_READY_FD")
@@ -68,6 +69,13 @@ class ChildProcess:
     @property
     def serves(self) -> bool:
         return self.ready.is_set() and not self.is_gone
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it has not said that it lives, as it does every second: perhaps its loop does not
+        turn any more.
+        """
+        return ticks_ms() - self.heard > limits.PROCESS_QUIET_MS
 
     @property
     def load(self) -> int:

@@ -274,6 +274,8 @@ class BrokerProcesses(Service):
     def _hand(self, door: int, kind: str, connection: socket.socket) -> bool:
         loads = {number: child.load for number, child in self._children.items() if child.serves}
         order = sorted(loads) if kind == "unix" else in_turn(loads, self._last)
+        # Where nothing is said any more, a connection may wait for nobody.
+        order.sort(key=lambda number: self._children[number].is_quiet)
         for number in order:
             if self._children[number].hand(door, connection):
                 if kind != "unix":
@@ -301,17 +303,27 @@ class BrokerProcesses(Service):
                 child.line.say(Reload())
 
     async def _end_processes(self, lives: list[asyncio.Task[None]]) -> None:
-        """Asks all of them to end, which takes them ten seconds at most, and waits."""
+        """Asks all of them to end, and waits. One that hears nothing, because it was stopped, would
+        stay behind.
+        """
         self._ending = True
+        patience_s = limits.PROCESS_END_MS_MAX / limits.SECOND_MS
+        late = asyncio.get_running_loop().call_later(patience_s, self._kill_the_rest)
         for child in self._children.values():
             if child.line is not None and child.serves:
                 child.line.say(Stop())
             else:
                 child.process.kill()
         await asyncio.gather(*(child.gone() for child in self._children.values()))
+        late.cancel()
         for life in lives:
             life.cancel()
         await asyncio.gather(*lives, return_exceptions=True)
+
+    def _kill_the_rest(self) -> None:
+        for number, pid in self.pids.items():
+            log.error("process %d (%d) did not end: it is killed", number, pid)
+            self._children[number].process.kill()
 
 
 def _how(code: int) -> str:
