@@ -158,8 +158,9 @@ class PushColumns(Sequence[PushedEnvelope]):
         """Each run as columns of its own."""
         at = 0
         for run in self.runs:
-            yield self[at : at + run.length]
-            at += run.length
+            end = at + run.length
+            yield self if end - at == len(self) else self._cut(at, end, [run])
+            at = end
 
     def _one(self, at: int, run: Run, span: int, stamp: int) -> PushedEnvelope:
         offset = (span >> SPAN_BITS) - self.base
@@ -179,8 +180,10 @@ class PushColumns(Sequence[PushedEnvelope]):
             lamport=stamp,
         )
 
-    def _cut(self, begin: int, end: int) -> Self:
-        """Some of the rows. What is not theirs of the payload is left behind."""
+    def _cut(self, begin: int, end: int, runs: Sequence[Run] | None = None) -> Self:
+        """Some of the rows. What is not theirs of the payload is left behind; `runs` are theirs, if
+        it is known which.
+        """
         spans = unpacked(self.spans)[begin:end]
         stamps = unpacked(self.stamps)[begin:end]
         first = spans[0] >> SPAN_BITS if end > begin else 0
@@ -195,7 +198,7 @@ class PushColumns(Sequence[PushedEnvelope]):
             ids=self.ids[begin:end],
             prints=self.prints[FINGERPRINT_BYTES * begin : FINGERPRINT_BYTES * end],
             stamps=stamps.tobytes(),
-            runs=_cut_runs(self.runs, begin, end),
+            runs=_cut_runs(self.runs, begin, end) if runs is None else runs,
             highest=max(stamps, default=0),
             tickets=self.tickets[ID_BYTES * begin : ID_BYTES * end],
             size=sum([span & SPAN_MASK for span in spans]),

@@ -106,10 +106,11 @@ class _Growing:
     def create(self, columns: PushColumns, now_ms: int) -> Created:
         """Adds envelopes, and returns their answers."""
         before = self.grown
+        if self._places is not None:
+            self._places.update(_places(len(self.created), columns))
         self.created.append((columns, before))
         self.grown += len(columns)
         self.ids.update(columns.ids)
-        self._places = None
         return Created(self.epoch, before + 1, columns.tickets, now_ms)
 
     def find(self, id: bytes, now_ms: int) -> Known | None:
@@ -123,12 +124,14 @@ class _Growing:
 
     def _place_of(self, id: bytes) -> tuple[int, int]:
         if self._places is None:
-            self._places = {
-                other: (part, at)
-                for part, (columns, _) in enumerate(self.created)
-                for at, other in enumerate(columns.ids)
-            }
+            self._places = {}
+            for part, (columns, _) in enumerate(self.created):
+                self._places.update(_places(part, columns))
         return self._places[id]
+
+
+def _places(part: int, columns: PushColumns) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    return ((id, (part, at)) for at, id in enumerate(columns.ids))
 
 
 class SqliteAccept(BrokerDatabase):
