@@ -169,6 +169,8 @@ class BrokerProcesses(Service):
                 *(number, child.process.pid, _how(code), wait_ms),
             )
             await asyncio.sleep(wait_ms / limits.SECOND_MS)
+            if self._ending:
+                return  # nobody would end it, or wait for it
             try:
                 child = self._begin(number)
             except OSError as error:  # no room for one more process, or no file descriptor
