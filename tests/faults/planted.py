@@ -164,7 +164,7 @@ def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
         node.blobs.put(content)
         return receipt
 
-    patch.setattr(operations.FileSharing, "carry_out", change.Change.carry_out)
+    patch.setattr(operations.FileSharing, "make_ready", operations._Replacing.make_ready)
     patch.setattr(files, "share_file", share)
 
 

@@ -133,7 +133,8 @@ class DeadlineSocket:
 
     def _encrypt(self, context: ssl.SSLContext, host: str) -> None:
         assert self._sock is not None
-        context.sslsocket_class = _TlsSocket
+        if context.sslsocket_class is ssl.SSLSocket:  # else it is a class that looks closer
+            context.sslsocket_class = TlsSocket
         with self._gate:
             self._sock = sock = context.wrap_socket(
                 self._sock, server_hostname=host, do_handshake_on_connect=False
@@ -220,7 +221,7 @@ class DeadlineSocket:
                 socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
-class _TlsSocket(ssl.SSLSocket):
+class TlsSocket(ssl.SSLSocket):
     """Closed also where Python itself gives it up and forgets it: when the connection was reset
     before its TLS began, which is looked for by a `recv`.
     """

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -36,7 +36,6 @@ from holdfast.node.core.fold import (
     model_of,
     refuse_forked_event,
 )
-from holdfast.node.core.runs.plain_arrivals import Plain, plain_runs, take_plain
 from holdfast.node.core.streams import PlacedInStreams
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
 from holdfast.rules.bodies import AuditAppend, Body, MessageSend, family_of
@@ -65,6 +64,9 @@ from holdfast.rules.reconcile import Outcome
 from holdfast.rules.retention import buried_name, is_too_old
 from holdfast.rules.rows import Entry, InboxRow, MeshRow, OutboxRow, PeerRow
 from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.core.runs.plain_arrivals import Plain
 
 T = TypeVar("T")
 
@@ -243,6 +245,9 @@ class Intake:
     def _take_changes(self, tx: Transaction, batch: list[Arrival]) -> list[Applied]:
         if len(batch) == 1:
             return [self._take(tx, batch[0])]
+        # Here, because a command that writes takes nothing in and should not pay for it.
+        from holdfast.node.core.runs.plain_arrivals import plain_runs
+
         results: list[Applied] = []
         for members, run in plain_runs(tx, batch):
             done = None if run is None else self._take_plain(tx, run)
@@ -251,6 +256,8 @@ class Intake:
 
     def _take_plain(self, tx: Transaction, run: Sequence[Plain]) -> list[Applied] | None:
         """Takes all of them, or does nothing and returns None."""
+        from holdfast.node.core.runs.plain_arrivals import take_plain
+
         clock = self._clock(tx, run[0][0].mesh)
         stamps = [envelope.lamport for envelope, _, _ in run]
         if clock is None or min(stamps) <= clock.forgotten_lamport:

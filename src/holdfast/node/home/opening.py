@@ -47,7 +47,6 @@ from holdfast.storage.files.presence import Presence
 from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
 from holdfast.storage.sqlite.integrity import integrity, newest_integrity
-from holdfast.storage.sqlite.recovery.kept_copies import names_blob
 from holdfast.storage.sqlite.recovery.wal import rewrite_wal
 from holdfast.storage.sqlite.recovery.wal_frames import WalEnd, look_at_wal
 from holdfast.storage.sqlite.store import SqliteStore
@@ -311,7 +310,7 @@ def _open_store(
             _note_normal_sync(paths, mark, store)
         ctx = NodeContext(name, mark.epoch, source, FileBlobs(paths.blobs))
         engine = NodeEngine(store, ctx, Metrics(), lambda: backup_lock.free(paths))
-        engine.is_kept = partial(names_blob, paths.root)
+        engine.is_kept = partial(_is_kept, paths.root)
         return Opened(paths, store, engine, presence)
     except BaseException:
         store.abort()
@@ -452,3 +451,10 @@ def _check_after_crash(paths: HomePaths, vfs: str | None) -> None:
     problems = integrity(paths.database, vfs=vfs)
     if problems:
         raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")
+
+
+def _is_kept(root: Path, sha256: str) -> bool:
+    """Whether a copy of an older database beside this one names a blob."""
+    from holdfast.storage.sqlite.recovery.kept_copies import names_blob
+
+    return names_blob(root, sha256)

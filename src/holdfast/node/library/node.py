@@ -18,8 +18,6 @@ from holdfast.node.core.views import MeshClock, ObjectInfo, PeerInfo
 from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
-from holdfast.node.library.mesh_status import mesh_status
-from holdfast.node.library.telemetry import Telemetry
 from holdfast.node.library.verbs import opened_bus
 from holdfast.node.library.verbs import writes as writes_op
 from holdfast.node.log.log import Log
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.node.library.entities import Entities
     from holdfast.node.library.lease import Lease
     from holdfast.node.library.presence import PeerPresences
+    from holdfast.node.library.telemetry import Telemetry
     from holdfast.node.library.waiting_writes import WaitingWrites
     from holdfast.node.sharing.sharing import Sharing
     from holdfast.service.clock import Clock
@@ -81,7 +80,6 @@ class Mesh(ShownFace):
         self.tasks = Tasks(engine, slug, bus)
         self.facts = Facts(engine, slug)
         self.audit = AuditTrail(engine, slug)
-        self.telemetry = Telemetry(engine, slug)
         self.inbox = Inbox(engine, slug)
 
     def _shown(self) -> str:
@@ -97,6 +95,16 @@ class Mesh(ShownFace):
         'personal'
         """
         return self._engine.require_mesh(self.slug)
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What is true on this node only: kept for a while, and given to nobody.
+
+        >>> team.telemetry.set("gauge", "load", 0.4)
+        """
+        from holdfast.node.library.telemetry import Telemetry
+
+        return Telemetry(self._engine, self.slug)
 
     @property
     def presence(self) -> PeerPresences:
@@ -183,6 +191,8 @@ class Mesh(ShownFace):
         True
         """
         row = self.info()
+        from holdfast.node.library.mesh_status import mesh_status
+
         return MeshClock(row.lamport, mesh_status(self._engine, row), row.last_sync_at)
 
     @listed_rows(PeerInfo)

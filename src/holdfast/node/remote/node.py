@@ -60,8 +60,11 @@ class RemoteMesh(RemoteFace, Mesh):
         self.tasks = RemoteTasks(line, slug)
         self.facts = RemoteFacts(line, slug)
         self.audit = RemoteAudit(line, slug)
-        self.telemetry = RemoteTelemetry(line, slug)
         self.inbox = messages.RemoteInbox(line, slug)
+
+    @property
+    def telemetry(self) -> RemoteTelemetry:
+        return RemoteTelemetry(self._line, self.slug)
 
     @property
     def presence(self) -> RemotePresences:

@@ -53,6 +53,7 @@ from holdfast.rules.limits import (
     SECOND_MS,
     SOURCE_RETRIES,
 )
+from holdfast.transport.deadline_socket import TlsSocket
 from holdfast.transport.http_client import Client
 from holdfast.transport.remote_errors import HttpAnswer
 from holdfast.transport.tls import (
@@ -379,7 +380,7 @@ def _digest(pin: str) -> bytes:
 def _pinned(digest: bytes) -> ssl.SSLContext:
     """A context that accepts exactly one certificate, on every connection."""
 
-    class Pinned(ssl.SSLSocket):
+    class Pinned(TlsSocket):
         def do_handshake(self, block: bool = False) -> None:
             super().do_handshake(block)
             shown = self.getpeercert(binary_form=True)

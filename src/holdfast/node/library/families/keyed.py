@@ -10,7 +10,6 @@ from holdfast.node.core.change import Receipt
 from holdfast.node.core.files import Content
 from holdfast.node.core.views import FileInfo, Hit, KeyVersion, LastKnown, Memory, StateEntry
 from holdfast.node.library.families.family import Family, Rows
-from holdfast.node.library.last_known import last_known
 from holdfast.node.library.verbs import writes
 from holdfast.node.log.history import AsOf, KeySpan, key_history, memory_as_of, state_as_of
 from holdfast.node.upkeep import reembed
@@ -414,6 +413,8 @@ class Files(Family):
         >>> team.files.last_known("notes.txt").content
         b'We sail'
         """
+        from holdfast.node.library.last_known import last_known
+
         return last_known(self._engine, self._mesh, path, peer)
 
     def info(self, path: str, *, peer: str | None = None) -> FileInfo:
