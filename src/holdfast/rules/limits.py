@@ -184,7 +184,8 @@ WAL_BYTES_MAX: Final = 64 * MIB
 WAL_CHECKPOINT_PAGES: Final = 2000
 """Pages that come into the WAL between two rounds of a checkpoint."""
 WAL_REST_PAGES: Final = 6000
-"""Pages in the WAL after which the writer makes what a round has left, so that it begins anew."""
+"""Pages in the WAL after which a broker's writer makes what a round has left, so that it begins
+anew."""
 WAL_ROUND_PAGES_MAX: Final = 4000
 """Pages that the writer adds to the WAL during a round; with more it waits for its end."""
 QUICK_COMMIT_MS: Final = 2

@@ -18,6 +18,7 @@ from holdfast.node.core.views import MeshClock, ObjectInfo, PeerInfo
 from holdfast.node.home.opening import Opened, open_home
 from holdfast.node.library import conflicts
 from holdfast.node.library.families import AuditTrail, Facts, Files, Memories, State, Tasks, Vectors
+from holdfast.node.library.mesh_status import mesh_status
 from holdfast.node.library.verbs import opened_bus
 from holdfast.node.library.verbs import writes as writes_op
 from holdfast.node.log.log import Log
@@ -191,8 +192,6 @@ class Mesh(ShownFace):
         True
         """
         row = self.info()
-        from holdfast.node.library.mesh_status import mesh_status
-
         return MeshClock(row.lamport, mesh_status(self._engine, row), row.last_sync_at)
 
     @listed_rows(PeerInfo)

@@ -345,7 +345,7 @@ class SqliteStore:
             raise typed(error) from error
         self.turns = Turns() if is_alone(self._con) else None
         """Where the disk was full at the opening, one connection does everything, in turns."""
-        self._checkpoints = Checkpoints(path, sync=sync, troubled=troubled)
+        self._checkpoints = Checkpoints(path, sync=sync, rest_each_round=True, troubled=troubled)
         if vfs is None and self.turns is None:
             self._checkpoints.take_over(self._con)
         gate = self._checkpoints.pass_gate

@@ -7,7 +7,8 @@ begins the WAL anew only when all of it is in the database. So a checkpoint has 
 1. **Rounds** beside the writer, in the thread, each time that `WAL_CHECKPOINT_PAGES` have come.
 2. The **rest**, what was written during the last round: the writer makes it itself before its next
    transaction, and that one begins the WAL anew. It is little, but it costs a sync for which the
-   writer waits, so it is made only after the round that ends with `WAL_REST_PAGES`.
+   writer waits, so a broker makes it only after the round that ends with `WAL_REST_PAGES`. A node
+   makes it after each: one thread that writes alone loses more by a WAL that grows.
 
 The gate between groups is `pass_gate`: it begins rounds and makes the rest, and once so much was
 written during a round (`WAL_ROUND_PAGES_MAX`) it waits for its end. So the WAL is bounded under
@@ -60,10 +61,14 @@ class Checkpoints:
         *,
         sync: str = "full",
         vfs: str | None = None,
+        rest_each_round: bool = False,
         troubled: Callable[[], None] = lambda: None,
     ) -> None:
-        """`troubled` is called, in any thread, when the disk has failed."""
+        """`rest_each_round`: the writer makes the rest after every round, see above. `troubled` is
+        called, in any thread, when the disk has failed.
+        """
         self._database, self._sync, self._vfs = database, sync, vfs
+        self._rest_each_round = rest_each_round
         self._troubled = troubled
         self._turn = owned_lock()
         """Held by whoever makes a checkpoint: SQLite lets one at a time."""
@@ -129,10 +134,14 @@ class Checkpoints:
             return
         if self._round is _Round.NONE:
             self._ask()
-        elif self._round is _Round.MADE and self._pages < WAL_REST_PAGES:
+        elif self._round is _Round.MADE and not self._is_rest_due:
             self._end_round()
         elif self._round is _Round.MADE or self._pages >= self._due + WAL_ROUND_PAGES_MAX:
             run_locked(self._turn, self._make_rest)
+
+    @property
+    def _is_rest_due(self) -> bool:
+        return self._rest_each_round or self._pages >= WAL_REST_PAGES
 
     def _ask(self) -> None:
         self._round = _Round.ASKED
