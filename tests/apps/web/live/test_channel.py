@@ -52,13 +52,53 @@ def test_U5_parts_are_made_once_for_all_who_look_and_only_when_something_changes
         for one in many:
             assert await told(one) == {"rows": "2"}
         assert found.made == 2
-        late = found.join("page", make, ("log",))
-        assert await told(late) == {"rows": "2", "head": "x"}
-        for one in (*many, late):
+        late = [found.join("page", make, ("log",)) for _ in range(100)]
+        for one in late:
+            assert await told(one) == {"rows": "2", "head": "x"}
+        assert found.made == 3, "once more for all who came late"
+        assert not any(one.news.is_set() for one in many), "for them nothing has changed"
+        for one in (*many, *late):
             found.leave("page", one)
         changes.note("log")
         await asyncio.sleep(0)
-        assert found.made == 2
+        assert found.made == 3
+        await found.close()
+
+    run(work())
+
+
+def test_U5_nobody_is_sent_what_was_made_before_his_page() -> None:
+    """A page that was loaded after a write is not put back to what was before it: neither by the
+    parts that were made last, nor by those that are being made from what was read before.
+    """
+
+    async def work() -> None:
+        changes = Changes()
+        found = Channels(changes)
+        stored = "1"
+        reads: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+        async def make() -> Mapping[str, str]:
+            read, go = stored, asyncio.Event()
+            reads.put_nowait(go)
+            await go.wait()
+            return {"rows": read}
+
+        first = found.join("page", make, ("log",))
+        (await reads.get()).set()
+        assert await told(first) == {"rows": "1"}
+        stored = "2"  # nobody has told of it yet
+        late = found.join("page", make, ("log",))
+        assert not late.news.is_set()
+        making = await reads.get()
+        stored = "3"
+        last = found.join("page", make, ("log",))
+        making.set()
+        assert await told(late) == {"rows": "2"}
+        assert not last.news.is_set()
+        (await reads.get()).set()
+        for one in (last, late):
+            assert await told(one) == {"rows": "3"}
         await found.close()
 
     run(work())

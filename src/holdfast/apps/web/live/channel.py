@@ -23,12 +23,15 @@ class Onlooker:
     def __init__(self) -> None:
         self.parts: dict[str, str] = {}
         self.news = asyncio.Event()
+        self.is_new = True
+        """It was sent nothing yet."""
         self.ended = False
         """Nothing more will come: it may not look any more, or the service is closing."""
         self.left = False
         """The browser has gone."""
 
     def put(self, parts: Mapping[str, str]) -> None:
+        self.is_new = False
         self.parts.update(parts)
         self.news.set()
 
@@ -56,15 +59,17 @@ class Channels:
         """How often parts were made, for tests."""
 
     def join(self, key: Hashable, make: Make, kinds: Collection[str]) -> Onlooker:
-        """Somebody looks at the page with this key; the first one starts its channel."""
+        """Somebody looks at the page with this key; the first one starts its channel. He has the
+        page as it was a moment ago, which may be newer than the parts that were made last, and than
+        those that are being made: he is sent what is made from now on.
+        """
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = _Channel(self, make, kinds)
             channel.task = asyncio.create_task(channel.run())
         onlooker = Onlooker()
         channel.onlookers.add(onlooker)
-        if channel.parts:
-            onlooker.put(channel.parts)
+        channel.newcomers.set()
         return onlooker
 
     def leave(self, key: Hashable, onlooker: Onlooker) -> None:
@@ -99,33 +104,49 @@ class _Channel:
         self._channels, self._make, self._kinds = channels, make, kinds
         self.parts: dict[str, str] = {}
         self.onlookers: set[Onlooker] = set()
+        self.newcomers = asyncio.Event()
+        """Somebody has come since parts were begun to be made."""
         self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         changes = self._channels.changes
         while not changes.closing:
             seen = changes.seen(self._kinds)
+            self.newcomers.clear()
+            came = {one for one in self.onlookers if one.is_new}
             try:
                 made = await self._make()
             except (BadToken, NotAllowed, NotFound):  # what it shows is gone for who looks
                 break
             except HoldfastError as error:
                 log.info("a live part was not made: %s", error.message)
-                made = {}
+                made, came = {}, set()
             except Exception:
                 log.exception("a fault of ours in a live part of the console")
                 break
             self._channels.made += 1
             fresh = {name: part for name, part in made.items() if self.parts.get(name) != part}
             self.parts.update(fresh)
-            if fresh:
-                for onlooker in self.onlookers:
+            for onlooker in self.onlookers:
+                if onlooker in came:
+                    onlooker.put(self.parts)
+                elif fresh and not onlooker.is_new:
                     onlooker.put(fresh)
-            await changes.wait(self._kinds, seen)
+            await self._cause(seen)
             # What happens in this time is shown together.
             await asyncio.sleep(CONSOLE_LIVE_MS / SECOND_MS)
         self._channels.forget(self)
         self.end()
+
+    async def _cause(self, seen: int) -> None:
+        """Waits until something has changed, or somebody has come."""
+        changed = asyncio.ensure_future(self._channels.changes.wait(self._kinds, seen))
+        came = asyncio.ensure_future(self.newcomers.wait())
+        try:
+            await asyncio.wait({changed, came}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            came.cancel()
 
     def end(self) -> None:
         for onlooker in self.onlookers:
