@@ -25,7 +25,7 @@ from functools import partial
 import msgspec
 
 from holdfast.node.quorum.embedded.commit_words import CommitWords
-from holdfast.node.quorum.embedded.committed_entries import readable_entries
+from holdfast.node.quorum.embedded.committed_entries import LogEntries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
 from holdfast.node.quorum.embedded.fold_wait import FoldWait
 from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
