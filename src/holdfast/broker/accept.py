@@ -234,7 +234,11 @@ class Acceptor:
             self._under_way += 1
             self._counts.groups += 1
             ended = partial(self._done, whose, group, self._wakeups.begin_group(), self._ticks())
-            asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
+            work = asyncio.ensure_future(self._begin(group))
+            if work.done():
+                ended(work)  # it was written in this thread
+            else:
+                work.add_done_callback(ended)
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[Sequence[AcceptResult]]:
         retention = self._retention
