@@ -45,6 +45,8 @@ ENDED: Final = "holdfast.ended"
 _QUICK_BYTES_MAX: Final = 65_535
 """The largest body on the fast path: with one byte more uvicorn stops reading for a while."""
 
+_NO_BODY: Final = "a request that asks for another protocol has no body here"
+
 Lines = Mapping[str, Callable[[str], WebSocketHandler]]
 """By path: makes the handler of a WebSocket that is opened there, from the listener's kind."""
 Done = Callable[[int, bytes, Headers], None]
@@ -93,10 +95,10 @@ class HttpConnection(HttpToolsProtocol):
         self._chunked = False
         self._body_left = 0
         """How much of a body of known length has not come yet."""
-        self._body_came_bytes = 0
-        """What the parser gets together with a head, behind it."""
         self._whole_head = b""
-        """The head that the parser gets whole, with nothing before it."""
+        """The head that came whole, with nothing before it."""
+        self._behind_head = 0
+        """How much came together with it, behind it."""
         self._last_bytes = b""
         self._head_bytes = 0
         """What the parser got since the end of the last head, or the last byte of a body."""
@@ -128,27 +130,35 @@ class HttpConnection(HttpToolsProtocol):
             self._parse(data, 0)
         elif self._is_known(data):
             return
-        elif self._is_one(data):
-            # Nearly always: one head, and perhaps its body.
-            self._await_head()
-            self._whole_head = data[: len(data) - self._body_came_bytes]
-            super().data_received(data)
-            self._whole_head = b""
-            if self._message_open:
-                self._last_bytes = data[-3:]
-                self._await_body()
         else:
-            self._parse(data, 0)
+            self._begin(data)
 
-    def _is_one(self, data: bytes) -> bool:
-        """Whether the parser may get all of it at once: it holds one whole head, no more."""
+    def _begin(self, data: bytes) -> None:
+        """Nearly always: a whole head, and perhaps its body. The parser gets the head alone, as
+        what comes behind it may be the beginning of another one.
+        """
         head = data.find(EMPTY_LINE) + len(EMPTY_LINE)
-        if not len(EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX:
-            return False
-        if data.find(EMPTY_LINE, head) >= 0 or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
-            return False
-        self._body_came_bytes = len(data) - head
-        return True
+        is_whole = len(EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX
+        if not is_whole or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
+            self._parse(data, 0)
+            return
+        self._await_head()
+        self._whole_head, self._behind_head = data[:head], len(data) - head
+        super().data_received(self._whole_head)
+        self._last_bytes = EMPTY_LINE[-3:]
+        if self._upgraded:
+            self._hand_on(data, head)
+        elif self._behind_head and not self.transport.is_closing():
+            self._parse(data, head)
+        elif self._message_open:
+            self._await_body()
+        self._whole_head = b""
+
+    def _hand_on(self, data: bytes, at: int) -> None:
+        """What came behind the request for a WebSocket is its first frame."""
+        after = self.transport.get_protocol()
+        if at < len(data) and isinstance(after, WebSocketConnection):
+            after.data_received(data[at:])
 
     def _is_known(self, data: bytes) -> bool:
         """Whether it is one whole request whose head was parsed before; then it is under way."""
@@ -192,7 +202,6 @@ class HttpConnection(HttpToolsProtocol):
                 return
             if not self._answering:
                 self._await_head()
-            self._body_came_bytes = 0
             cut = self._cut(data, at)
             piece = data[at:cut]
             at = cut
@@ -203,9 +212,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
             super().data_received(piece)
             if self._upgraded:
-                after = self.transport.get_protocol()
-                if at < end and isinstance(after, WebSocketConnection):
-                    after.data_received(data[at:])
+                self._hand_on(data, at)
                 return
             if self.transport.is_closing():
                 return
@@ -308,8 +315,7 @@ class HttpConnection(HttpToolsProtocol):
         origins: list[bytes] = []
         for name, value in self.headers:
             if name == b"content-length":
-                size = int(value)
-                self._body_left = max(0, size - self._body_came_bytes)
+                self._body_left = size = int(value)
             elif name == b"host":
                 hosts.append(value)
             elif name == b"origin":
@@ -318,6 +324,10 @@ class HttpConnection(HttpToolsProtocol):
                 unusual = True
                 self._chunked = self._chunked or name == b"transfer-encoding"
         if (hosts != self._hosts_known or origins) and not self._let_in(hosts, origins):
+            return
+        if (size or self._chunked) and self.parser.should_upgrade():
+            # The parser takes what follows for no body, and so for another request.
+            self._refuse(400, "bad_request", _NO_BODY, "leave the header Upgrade out")
             return
         if unusual or self.quick is None or not self._begin_quickly(self.quick, size):
             super().on_headers_complete()
@@ -348,7 +358,7 @@ class HttpConnection(HttpToolsProtocol):
             self._body_came()
             assert self.quick is not None, "the fast path has begun"
             body, headers = bytes(cycle.body), tuple(self.headers)
-            if self._whole_head and len(body) == self._body_came_bytes:
+            if self._whole_head and len(body) == self._behind_head:
                 cycle.met = self._whole_head, KnownHead(self.url, headers, len(body))
             done = partial(self._answer_quickly, cycle)
             self.quick.answer(self.kind, self.url, headers, body, done)

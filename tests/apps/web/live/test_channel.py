@@ -52,13 +52,53 @@ def test_U5_parts_are_made_once_for_all_who_look_and_only_when_something_changes
         for one in many:
             assert await told(one) == {"rows": "2"}
         assert found.made == 2
-        late = found.join("page", make, ("log",))
-        assert await told(late) == {"rows": "2", "head": "x"}
-        for one in (*many, late):
+        late = [found.join("page", make, ("log",)) for _ in range(100)]
+        for one in late:
+            assert await told(one) == {"rows": "2", "head": "x"}
+        assert found.made == 3
+        assert not any(one.parts for one in many), "nothing is new to them"
+        for one in (*many, *late):
             found.leave("page", one)
         changes.note("log")
         await asyncio.sleep(0)
-        assert found.made == 2
+        assert found.made == 3
+        await found.close()
+
+    run(work())
+
+
+def test_U5_a_page_is_never_sent_what_was_made_before_it_was_opened() -> None:
+    """The page before it is still looked at, and its parts are from before what was just done."""
+
+    async def work() -> None:
+        changes = Changes()
+        found = Channels(changes)
+        now = {"stamp": "32", "head": "x"}
+        made, go_on = asyncio.Event(), asyncio.Event()
+        go_on.set()
+
+        async def make() -> Mapping[str, str]:
+            parts = dict(now)
+            made.set()
+            await go_on.wait()
+            return parts
+
+        before = found.join("page", make, ("log",))
+        await told(before)
+        now["stamp"] = "33"  # written, and not yet counted as a change
+        after = found.join("page", make, ("log",))
+        assert await told(after) == {"stamp": "33", "head": "x"}
+
+        go_on.clear()
+        made.clear()
+        changes.note("log")
+        await made.wait()
+        now["stamp"] = "34"  # written while parts are made
+        last = found.join("page", make, ("log",))
+        go_on.set()
+        assert await told(last) == {"stamp": "34", "head": "x"}
+        for one in (before, after, last):
+            found.leave("page", one)
         await found.close()
 
     run(work())

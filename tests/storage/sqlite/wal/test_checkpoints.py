@@ -59,7 +59,8 @@ def test_S2_under_constant_load_the_wal_begins_anew_and_stays_bounded(tmp_path: 
         before, number = made._pages, number + 1
         rows.add(number)
         anew += made._pages < before
-    assert REST <= rows.longest <= REST + ROUND + BEYOND + 5
+    # A round that the thread ends between two commits has all, and the WAL begins anew before REST.
+    assert ROUND <= rows.longest <= REST + ROUND + BEYOND + 5
     close(made, rows)
     assert numbers(tmp_path / "data.db") == set(range(1, number + 1))
 

@@ -62,17 +62,14 @@ class Channels:
             channel = self._channels[key] = _Channel(self, make, kinds)
             channel.task = asyncio.create_task(channel.run())
         onlooker = Onlooker()
-        channel.onlookers.add(onlooker)
-        if channel.parts:
-            onlooker.put(channel.parts)
+        channel.welcome(onlooker)
         return onlooker
 
     def leave(self, key: Hashable, onlooker: Onlooker) -> None:
         channel = self._channels.get(key)
-        if channel is None or onlooker not in channel.onlookers:
+        if channel is None or not channel.lose(onlooker):
             return
-        channel.onlookers.discard(onlooker)
-        if not channel.onlookers:
+        if not channel.onlookers and not channel.newcomers:
             del self._channels[key]
             channel.stop()
 
@@ -99,12 +96,29 @@ class _Channel:
         self._channels, self._make, self._kinds = channels, make, kinds
         self.parts: dict[str, str] = {}
         self.onlookers: set[Onlooker] = set()
+        self.newcomers: set[Onlooker] = set()
+        """Their pages may be newer than the parts, and than those that are being made: they are
+        sent what is made after they came, all of it.
+        """
+        self._came = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+
+    def welcome(self, onlooker: Onlooker) -> None:
+        self.newcomers.add(onlooker)
+        self._came.set()
+
+    def lose(self, onlooker: Onlooker) -> bool:
+        """Whether it was one of these."""
+        found = onlooker in self.onlookers or onlooker in self.newcomers
+        self.onlookers.discard(onlooker)
+        self.newcomers.discard(onlooker)
+        return found
 
     async def run(self) -> None:
         changes = self._channels.changes
         while not changes.closing:
             seen = changes.seen(self._kinds)
+            here = self._take_in()
             try:
                 made = await self._make()
             except (BadToken, NotAllowed, NotFound):  # what it shows is gone for who looks
@@ -116,19 +130,43 @@ class _Channel:
                 log.exception("a fault of ours in a live part of the console")
                 break
             self._channels.made += 1
-            fresh = {name: part for name, part in made.items() if self.parts.get(name) != part}
-            self.parts.update(fresh)
-            if fresh:
-                for onlooker in self.onlookers:
-                    onlooker.put(fresh)
-            await changes.wait(self._kinds, seen)
+            self._give(made, here)
+            await self._until_news(seen)
             # What happens in this time is shown together.
             await asyncio.sleep(CONSOLE_LIVE_MS / SECOND_MS)
         self._channels.forget(self)
         self.end()
 
-    def end(self) -> None:
+    def _take_in(self) -> set[Onlooker]:
+        """Those who came since the last time."""
+        here, self.newcomers = self.newcomers, set()
+        self.onlookers |= here
+        self._came.clear()
+        return here
+
+    def _give(self, made: Mapping[str, str], here: set[Onlooker]) -> None:
+        fresh = {name: part for name, part in made.items() if self.parts.get(name) != part}
+        self.parts.update(fresh)
         for onlooker in self.onlookers:
+            if onlooker in here:
+                onlooker.put(self.parts)
+            elif fresh:
+                onlooker.put(fresh)
+
+    async def _until_news(self, seen: int) -> None:
+        """Returns when something has happened since, or somebody has come."""
+        waits = {
+            asyncio.ensure_future(self._channels.changes.wait(self._kinds, seen)),
+            asyncio.ensure_future(self._came.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+    def end(self) -> None:
+        for onlooker in self.onlookers | self.newcomers:
             onlooker.end()
 
     def stop(self) -> None:
