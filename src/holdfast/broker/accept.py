@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -70,6 +70,16 @@ class _Waiting:
             self.answered(self.answers)
 
 
+class _Begun(NamedTuple):
+    """A group that the store has."""
+
+    whose: list[_Waiting]
+    group: Parts[PushedEnvelope]
+    number: int
+    """Of the group, as the wake-ups count them."""
+    begun: float
+
+
 class Acceptor:
     """Accepts the batches of all connections of one broker process."""
 
@@ -92,6 +102,8 @@ class Acceptor:
         self._queue: deque[_Waiting] = deque()
         self._under_way = 0
         self._woken = False
+        self._owing = False
+        """A group has come back, and its answers come before those of the next."""
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
         self._looking: set[asyncio.Task[None]] = set()
@@ -233,12 +245,13 @@ class Acceptor:
             whose, group = self._next_group()
             self._under_way += 1
             self._counts.groups += 1
-            ended = partial(self._done, whose, group, self._wakeups.begin_group(), self._ticks())
+            one = _Begun(whose, group, self._wakeups.begin_group(), self._ticks())
             work = asyncio.ensure_future(self._begin(group))
-            if work.done():
-                ended(work)  # it was written in this thread
+            if work.done() and not self._owing:  # it was written in this thread
+                self._returned(one)
+                self._answer(one, work)
             else:
-                work.add_done_callback(ended)
+                work.add_done_callback(partial(self._done, one))
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[Sequence[AcceptResult]]:
         retention = self._retention
@@ -253,22 +266,23 @@ class Acceptor:
             failed.set_exception(error)
             return failed
 
-    def _done(
-        self,
-        whose: list[_Waiting],
-        group: Parts[PushedEnvelope],
-        number: int,
-        begun: float,
-        work: asyncio.Future[Sequence[AcceptResult]],
-    ) -> None:
-        self._under_way -= 1
-        self.took_s = self._ticks() - begun
-        self.rows -= len(group)
-        self.bytes -= byte_count(group)
+    def _done(self, one: _Begun, work: asyncio.Future[Sequence[AcceptResult]]) -> None:
+        self._returned(one)
+        self._owing = True
         self._go()  # first: the store writes while we answer
-        answers = self._outcomes(group, work)
-        self._wakeups.end_group(number)
-        for waiting, (_, outcomes) in zip(whose, beside(group, answers), strict=True):
+        self._owing = False
+        self._answer(one, work)
+
+    def _returned(self, one: _Begun) -> None:
+        self._under_way -= 1
+        self.took_s = self._ticks() - one.begun
+        self.rows -= len(one.group)
+        self.bytes -= byte_count(one.group)
+
+    def _answer(self, one: _Begun, work: asyncio.Future[Sequence[AcceptResult]]) -> None:
+        answers = self._outcomes(one.group, work)
+        self._wakeups.end_group(one.number)
+        for waiting, (_, outcomes) in zip(one.whose, beside(one.group, answers), strict=True):
             waiting.settle(outcomes)
         if self._idle is not None and not self.busy and not self._idle.done():
             self._idle.set_result(None)
