@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextlib import suppress
+from time import monotonic
 
 from holdfast.apps.web.live.changes import Changes
 from holdfast.rules.errors import BadToken, HoldfastError, NotAllowed, NotFound
@@ -132,9 +133,11 @@ class _Channel:
                     onlooker.put(self.parts)
                 elif fresh and not onlooker.is_new:
                     onlooker.put(fresh)
+            made_at = monotonic()
             await self._cause(seen)
-            # What happens in this time is shown together.
-            await asyncio.sleep(CONSOLE_LIVE_MS / SECOND_MS)
+            # What happens in this time is shown together. Who comes to a quiet page does not wait.
+            begin = made_at if changes.seen(self._kinds) == seen else monotonic()
+            await asyncio.sleep(begin + CONSOLE_LIVE_MS / SECOND_MS - monotonic())
         self._channels.forget(self)
         self.end()
 
