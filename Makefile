@@ -25,7 +25,9 @@ LOWEST_TESTS := tests/transport/test_http_server.py tests/transport/test_tls.py 
 # What the compiled part does is tried once more without it.
 COMPILED := $(wildcard src/holdfast/rules/_*.[ch])
 PURE_TESTS := tests/broker/test_push.py tests/broker/test_session.py tests/broker/test_groups.py tests/broker/test_strangers.py \
-	tests/contract/broker_store -k "not postgres"
+	tests/contract/broker_store tests/storage/broker/sqlite tests/node/core/runs tests/simulate/delivery \
+	tests/faults/test_broker_store_kill9.py tests/faults/test_broker_store_disk.py tests/faults/test_broker_store_failed_sync.py \
+	-k "not postgres"
 BRANCHES := --cov --cov-report=json:$(VENV)/coverage.json
 UV := $(BIN)/uv --quiet --system-certs
 

@@ -275,6 +275,18 @@ def test_U1_every_promise_that_is_kept_has_its_proof() -> None:
     )
 
 
+def test_U1_every_promise_that_tests_prove_stands_on_the_page() -> None:
+    told = set(ITEM.findall((DOCS / "promises.md").read_text(encoding="utf-8")))
+    named = re.compile(r"(?m)^(?:async )?def test_((?:[A-Z]\d+_)+)")
+    proved = {
+        item
+        for path in python_files(TESTS)
+        for items in named.findall(text_of(path))
+        for item in items.strip("_").split("_")
+    }
+    expect_none(sorted(proved - told), "say in docs/promises.md what is promised")
+
+
 def test_U2_no_link_leads_nowhere() -> None:
     pages = [*PAGES, *DOCS.glob("*/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     broken = [

@@ -63,12 +63,12 @@ def _joined_without_the_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 def _ids_forgotten_with_their_messages(patch: pytest.MonkeyPatch) -> None:
     """An id is remembered for as long as its message is kept."""
-    insert = accept.insert_ids
+    insert = accept.insert_messages
 
-    def brief(con: Any, mesh: Any, now_ms: int, dedupe_until: int | None) -> None:
-        insert(con, mesh, now_ms, now_ms)
+    def brief(con: Any, mesh: Any, now_ms: int, keep_until: int, known_until: int | None) -> None:
+        insert(con, mesh, now_ms, keep_until, now_ms)
 
-    patch.setattr(accept, "insert_ids", brief)
+    patch.setattr(accept, "insert_messages", brief)
     patch.setattr(sweep, "BROKER_DEDUPE_GRACE_MS", 0)
     patch.setattr(sweep, "DAY_MS", 0)
 

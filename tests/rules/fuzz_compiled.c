@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "_envelope.h"
+#include "_intent.h"
 
 enum { INPUTS_MAX = 256 };
 
@@ -37,12 +38,39 @@ static uint8_t *harmed(const uint8_t *input, size_t size, size_t *left_of_it)
     return made;
 }
 
+/* One entry of a quorum, and what is written of a good one. */
+static size_t read_entry(const uint8_t *raw, size_t size)
+{
+    static const Text mesh = {(const uint8_t *)"team", 4};
+    Commit found;
+    Rows rows = {malloc(size + 1), 0};
+    if (rows.begin == NULL)
+        abort();
+    size_t good = (size_t)read_commit(raw, size, mesh, &rows, &found);
+    if (rows.size > size)
+        abort();
+    if (good) {
+        Authority by = {mesh, found.coordinator, UINT64_MAX, UINT64_MAX};
+        Text entity = {found.name.at + MISSION_SIZE, found.name.size - MISSION_SIZE}, body = {raw, size};
+        uint8_t *record = malloc(RECORD_BYTES_MAX + mesh.size + found.coordinator.size + found.name.size);
+        uint8_t *intent = malloc(INTENT_ROOM + mesh.size + found.name.size + found.origin.size + size);
+        if (record == NULL || intent == NULL)
+            abort();
+        put_record(record, &by, found.id, found.print, UINT64_MAX, UINT64_MAX, UINT64_MAX, entity, UINT64_MAX);
+        put_intent(intent, found.id, mesh, found.name, found.origin, UINT64_MAX, UINT64_MAX, found.print, body);
+        free(record);
+        free(intent);
+    }
+    free(rows.begin);
+    return good;
+}
+
 static size_t read_all(const uint8_t *raw, size_t size)
 {
     static const Names names = {{(const uint8_t *)"team", 4}, {(const uint8_t *)"bob", 3}};
     Plain plain;
     Push push;
-    size_t good = (size_t)read_plain(raw, size, &names, &plain);
+    size_t good = (size_t)read_plain(raw, size, &names, &plain) + read_entry(raw, size);
     if (!open_push(raw, size, &push))
         return good;
     uint8_t *numbers = malloc(push.count * 8 + 1), *spans = malloc(push.count * 8 + 1);

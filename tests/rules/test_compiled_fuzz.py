@@ -10,10 +10,22 @@ from typing import Final
 
 import pytest
 
+from holdfast.rules.envelope import encode
+from holdfast.rules.quorum.coordinated import coordinated
 from support.plain_pushes import PLAIN, push
 from support.project import ROOT
+from support.quorum_state import change, operation
 from support.seeds import seeds
 
+ENTRIES: Final = [
+    coordinated("ana", 7, encode(change(operation("put", "mission", id, fields, base=base))))
+    for id, fields, base in (
+        ("m", {"title": "t"}, None),
+        ("m n", {"title": "é", "b": [1, None, {"z": "\n", "a": {}}], "a": -5}, 0),
+        ("x" * 256, {"z": {"y": 1, "b": True}, "title": "t" * 300}, 1 << 40),
+    )
+]
+"""Of a quorum."""
 ROUNDS: Final = 200_000
 OPTIONS: Final = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
@@ -41,6 +53,7 @@ def test_D4_no_harm_of_a_push_leads_the_compiled_reader_beyond_it(
 ) -> None:
     inputs = [raw for raw in PLAIN if len(raw) < 1000]
     inputs += [push([raw]) for raw in inputs] + [push(inputs), push([])]
+    inputs += ENTRIES
     corpus = tmp_path / "corpus"
     corpus.write_bytes(b"".join(len(raw).to_bytes(4, "big") + raw for raw in inputs))
     words = [str(program), str(corpus), str(ROUNDS), str(seed)]
@@ -49,4 +62,6 @@ def test_D4_no_harm_of_a_push_leads_the_compiled_reader_beyond_it(
     done = subprocess.run(words, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     plain = len(PLAIN) - 1
-    assert done.stdout == f"{plain * 5} good\n", "all of them are taken before they are harmed"
+    assert done.stdout == f"{plain * 5 + len(ENTRIES)} good\n", (
+        "all of them are taken before they are harmed"
+    )

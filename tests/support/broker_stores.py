@@ -101,8 +101,14 @@ class SqliteVandal:
         self._do(store, f"DELETE FROM commit_line WHERE {where}", (mesh, number))
 
     async def destination_of(self, store: BrokerStore, mesh: str, id: bytes) -> tuple[Any, Any]:
-        where = "mesh = (SELECT number FROM mesh WHERE slug = ?) AND id = ?"
-        kind, ref = self._do(store, f"SELECT kind, ref FROM dedupe WHERE {where}", (mesh, id)).get
+        """From the message, or from what is left of it."""
+        where = (
+            "place = (SELECT (mesh << 40) + seq FROM dedupe "
+            "WHERE mesh = (SELECT number FROM mesh WHERE slug = ?1) AND id = ?2)"
+        )
+        found = f"SELECT kind, ref FROM message WHERE {where} "
+        found += f"UNION ALL SELECT kind, ref FROM gone WHERE {where}"
+        kind, ref = self._do(store, found, (mesh, id)).get
         return None if kind is None else KINDS[kind], ref
 
     def _do(self, store: BrokerStore, sql: str, values: tuple[Any, ...]) -> Any:

@@ -54,7 +54,7 @@ def entry(
 def commit(
     store: Store, entries: Sequence[CommittedEntry], ctx: NodeContext | None = None
 ) -> list[Committed]:
-    return store.write(CommitRun(ctx or context(), MESH, entries))
+    return list(store.write(CommitRun(ctx or context(), MESH, entries)))
 
 
 def _entities(tx: Reader) -> list[EntityRow]:

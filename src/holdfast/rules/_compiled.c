@@ -5,6 +5,8 @@
  *     created_answers  numbers and tickets ->  the answers of a run that was accepted as a whole
  *     fingerprint      a request           ->  its fingerprint, for `fingerprint`
  *
+ * and what a quorum commits (`_commits.h`).
+ *
  * It accepts only what is plain, and refuses nothing: whatever is not surely good is left to the Python reader, which
  * alone says what is wrong. So every check here may be stricter than the rule behind it, and none may be weaker.
  * tests/rules/test_compiled.py compares both readers on whatever either takes, and tests/rules/fuzz_compiled.c
@@ -17,6 +19,7 @@
 #include <stdlib.h>
 
 #include "_envelope.h"
+#include "_commits.h"
 
 /* --- columns as Python values ------------------------------------------------------------------------------------ */
 
@@ -240,6 +243,9 @@ static PyMethodDef methods[] = {
     {"read_envelopes", read_envelopes, METH_VARARGS, "The columns of the plain envelopes that spans begin with."},
     {"created_answers", created_answers, METH_VARARGS, "The answers of envelopes that were accepted one after another."},
     {"fingerprint", (PyCFunction)(void (*)(void))fingerprint, METH_FASTCALL, "The fingerprint of a request, or None."},
+    {"make_intent", make_intent, METH_VARARGS, "The envelope of a plain intent, or None."},
+    {"read_commits", read_commits, METH_VARARGS, "The columns of entries of a quorum that are all plain, or None."},
+    {"make_records", make_records, METH_VARARGS, "The commit records of such columns, and where each lies."},
     {"sha256", sha256, METH_O, "SHA-256, for comparing."},
     {NULL, NULL, 0, NULL},
 };
@@ -256,6 +262,10 @@ static int prepare(PyObject *module)
            PyModule_AddIntConstant(module, "PREDICATE_BYTES_MAX", PREDICATE_BYTES_MAX) |
            PyModule_AddIntConstant(module, "PEER_ID_BYTES_MAX", PEER_ID_BYTES_MAX) |
            PyModule_AddIntConstant(module, "REF_CHARS_MAX", REF_CHARS_MAX) |
+           PyModule_AddIntConstant(module, "INTENT_BYTES_MAX", INTENT_BYTES_MAX) |
+           PyModule_AddIntConstant(module, "ENTITY_BYTES_MAX", ENTITY_BYTES_MAX) |
+           PyModule_AddIntConstant(module, "ENTITY_ID_BYTES_MAX", ENTITY_ID_BYTES_MAX) |
+           PyModule_AddIntConstant(module, "TITLE_BYTES_MAX", TITLE_BYTES_MAX) |
            PyModule_AddIntConstant(module, "TAGS_MAX", TAGS_MAX) |
            PyModule_AddIntConstant(module, "TAG_BYTES_MAX", TAG_BYTES_MAX);
 }

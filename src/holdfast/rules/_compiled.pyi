@@ -14,6 +14,57 @@ REF_CHARS_MAX: Final[int]
 TAGS_MAX: Final[int]
 TAG_BYTES_MAX: Final[int]
 
+INTENT_BYTES_MAX: Final[int]
+ENTITY_BYTES_MAX: Final[int]
+ENTITY_ID_BYTES_MAX: Final[int]
+TITLE_BYTES_MAX: Final[int]
+
+def make_intent(
+    id: bytes,
+    mesh: str,
+    entity: str,
+    origin: str,
+    lamport: int,
+    created_at: int,
+    print: bytes,
+    body: bytes,
+    /,
+) -> bytes | None: ...
+def read_commits(
+    payloads: list[bytes], mesh: str, /
+) -> (
+    tuple[
+        str,
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+        bytes | None,
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+        bytes,
+    ]
+    | None
+): ...
+def make_records(
+    mesh: str,
+    coordinator: str,
+    incarnation: int,
+    epoch: int,
+    number: int,
+    sequence: int,
+    ids: bytes,
+    prints: bytes,
+    names: bytes,
+    times: bytes,
+    revisions: bytes,
+    /,
+) -> tuple[bytes, bytes]: ...
 def scan_push(raw: bytes, /) -> tuple[str, int, bytes, bytes] | None: ...
 def read_envelopes(
     payload: bytes, spans: bytes, begin: int, end: int, mesh: str, member: str, /

@@ -181,6 +181,8 @@ MMAP_BYTES: Final = 30_000_000
 """How much of a node's database a connection maps into memory."""
 WAL_BYTES_MAX: Final = 64 * MIB
 """The WAL is cut back to this size after a checkpoint; the doctor warns at twice the size."""
+WAL_PAGE_BYTES: Final = 4 * KIB
+"""Pages of a new database, and what the limits of a WAL count: a page of 8 KiB counts as two."""
 WAL_CHECKPOINT_PAGES: Final = 2000
 """Pages that come into the WAL between two rounds of a checkpoint."""
 WAL_REST_PAGES: Final = 6000
@@ -714,6 +716,8 @@ CONSUMER_KEEP_MS_MAX: Final = 30 * DAY_MS
 # The broker's store on SQLite
 BROKER_MARK_ROWS: Final = 10_000
 """After this many envelopes of a mesh the broker notes its seq outside the database."""
+BROKER_PAGE_BYTES: Final = 8 * KIB
+"""Pages of a new database of a broker; one that is there keeps those it has."""
 BROKER_CACHE_KIB: Final = 64 * KIB
 """Page cache of a connection to a broker's database."""
 BROKER_SCAN_ROWS: Final = 20_000
@@ -1363,6 +1367,11 @@ QUORUM_FOLD_WAIT_MS: Final = 50
 QUORUM_WORD_WAIT_MS: Final = 20
 """So long the word that something is committed waits for entries that tell it too, where the member
 has no callers who wait for it."""
+QUORUM_ROUND_WAIT_MS: Final = 5
+"""So long what callers of a leader propose waits for the round that is under way, to share the
+next one."""
+QUORUM_ROUND_ENTRIES: Final = 256
+"""So many of them do not wait."""
 QUORUM_TICK_MS: Final = 100
 """The heartbeat of a group; an election takes 10 to 20 of them."""
 QUORUM_STALL_TICKS: Final = 5

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.filters import Filter
@@ -52,6 +52,9 @@ from holdfast.storage.quorum_state_port import QuorumStateReader, QuorumStateWri
 from holdfast.storage.stream_port import StreamReader, StreamWriter
 from holdfast.storage.task_port import TaskReader, TaskWriter
 from holdfast.storage.telemetry_port import TelemetryReader, TelemetryWriter
+
+if TYPE_CHECKING:
+    from holdfast.rules.commit_columns import CommitColumns
 
 T = TypeVar("T")
 
@@ -212,6 +215,9 @@ class LogWriter(LogReader, Protocol):
         """Appends all of them and returns the first offset; or None, and nothing is appended, if
         the id of one is known: in the log, among the forgotten, or twice in the list.
         """
+
+    def log_append_columns(self, mesh: str, run: CommitColumns, now_ms: int) -> int | None:
+        """The same of committed entries that came in columns."""
 
     def log_truncate(self, below: int, most: int, now_ms: int) -> int:
         """Removes up to `most` entries below an offset, keeping their ids; returns how many."""

@@ -6,10 +6,12 @@ Nothing here looks at more rows because there are more entities or a longer past
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.rules.quorum.degraded_read import SharedSnapshot
+from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.state_rows import (
     CommitRow,
     QueueNote,
@@ -18,6 +20,9 @@ from holdfast.rules.quorum.state_rows import (
     WaitingConflict,
 )
 from holdfast.rules.quorum.view import EntityRow, IntentRecord, LeaseRow, NodeRow
+
+if TYPE_CHECKING:
+    from holdfast.rules.commit_columns import CommitColumns
 
 EntityKey = tuple[str, str]
 """Type and id."""
@@ -132,6 +137,14 @@ class CommitWriter(CommitReader, Protocol):
         """Adds or changes what is kept of the quorum of a mesh."""
 
     def commits_add(self, rows: Sequence[CommitRow]) -> None: ...
+    def columns_put(
+        self, mesh: str, run: CommitColumns, fence: FenceToken, number: int, offset: int
+    ) -> array[int]:
+        """Stores what follows from a run whose envelopes `log_append_columns` has appended from
+        this offset on: entities, revisions, and records from this commit number and fence on.
+        Returns at which revision each entity stands then.
+        """
+
     def voids_add(self, mesh: str, rows: Sequence[tuple[bytes, int]]) -> None:
         """Intents that were given up, each with the number of the commit that did so."""
 

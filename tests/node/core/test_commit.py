@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -144,7 +144,7 @@ class Failing:
         return call
 
 
-def _failing(work: CommitRun, at: int, tx: Transaction) -> list[Committed]:
+def _failing(work: CommitRun, at: int, tx: Transaction) -> Sequence[Committed]:
     return work(cast(Transaction, Failing(tx, at)))
 
 

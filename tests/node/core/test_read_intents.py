@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.node.core import commit as commit_module
 from holdfast.node.core.read_intents import ReadIntents
-from holdfast.node.core.runs import plain_commits
+from holdfast.node.core.runs import plain_commits, reading
 from holdfast.rules.envelope import Envelope, encode
 from holdfast.rules.errors import BadEntity, BadEnvelope, Refused
 from holdfast.rules.limits import READ_INTENTS_BYTES_MAX, READ_INTENTS_MAX
@@ -41,7 +41,7 @@ def test_Q4_the_fold_reads_an_intent_that_was_kept_no_second_time_and_decides_th
     keep(ctx.read_intents, kept)
     keep(ctx.read_intents, patched)
     read: list[bytes] = []
-    real, real_plain = commit_module._read, read_plain
+    real, real_plain = reading.read_envelope, read_plain
 
     def noted(mesh: str, raw: bytes) -> Envelope | Refused:
         read.append(raw)
@@ -51,7 +51,7 @@ def test_Q4_the_fold_reads_an_intent_that_was_kept_no_second_time_and_decides_th
         read.append(raw)
         return real_plain(raw)
 
-    monkeypatch.setattr(commit_module, "_read", noted)
+    monkeypatch.setattr(commit_module, "read_envelope", noted)
     monkeypatch.setattr(plain_commits, "read_plain", noted_plain)
     results = commit(store, [entry(kept, 1), entry(other, 2)], ctx)
     assert read == [encode(other)]

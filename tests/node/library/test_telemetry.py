@@ -136,8 +136,8 @@ def test_Q1_coroutines_have_telemetry_and_audit_streams_by_the_same_verbs(tmp_pa
 def test_Q1_telemetry_of_a_mesh_that_is_not_there_is_refused(tmp_path: Path) -> None:
     nodes = Nodes("memory", tmp_path, HandClock())
     node = nodes.open()
-    mesh = team(node)
-    mesh.telemetry._mesh = "none"
+    telemetry = team(node).telemetry
+    telemetry._mesh = "none"
     with pytest.raises(UnknownMesh):
-        mesh.telemetry.set("agent", "a", 1)
+        telemetry.set("agent", "a", 1)
     nodes.close()

@@ -4,6 +4,7 @@ refuses.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -11,18 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules.bodies import encode_body
+from holdfast.rules import compiled
+from holdfast.rules.bodies import encode_body, encode_value
+from holdfast.rules.commit_columns import TYPE, cut, read_columns, record_columns
 from holdfast.rules.envelope import UNCOUNTED, Base, Envelope, Fence, decode, encode
 from holdfast.rules.errors import Refused
 from holdfast.rules.fingerprint import SAFE_INT_MAX
+from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import (
     ENTITY_BYTES_MAX,
     ENTITY_FIELDS_MAX,
     ENTITY_ID_BYTES_MAX,
     LAMPORT_MAX,
 )
+from holdfast.rules.push_columns import unpacked
 from holdfast.rules.quorum.commit_record import CommitRecord, encode_applied, encode_record
+from holdfast.rules.quorum.coordinated import coordinated
 from holdfast.rules.quorum.entities import canonical, read_fields
+from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.intents import EntityChange, EntityOperation, decode_intent
 from holdfast.rules.quorum.plain_intents import PlainPut, made_plain, read_plain
 from holdfast.rules.quorum.view import EntityRevision
@@ -47,9 +54,28 @@ def by_the_rules(raw: bytes) -> PlainPut | None:
     )
 
 
+def by_the_compiled_part(raw: bytes) -> PlainPut | None:
+    """What its columns say of an intent; None if it is not taken."""
+    columns = read_columns(PLAIN.mesh, [coordinated("ana", 5, raw)])
+    if columns is None:
+        return None
+    ((name,), (origin,), (id,)) = columns.name_list(), columns.origin_list(), columns.id_list()
+    bases = [-1] if columns.bases is None else unpacked(columns.bases)
+    assert (columns.raw(0), columns.coordinator) == (raw, "ana")
+    assert columns.leaves == leaf_of(raw)
+    assert unpacked(columns.times)[0] == int(columns.time_words) == 5
+    assert unpacked(columns.stamps)[0] == int(columns.stamp_words)
+    return PlainPut(
+        *(raw, id, PLAIN.mesh, name, origin, int(columns.stamp_words), columns.prints),
+        *(TYPE, columns.entity_list()[0], None if bases[0] == -1 else bases[0], columns.row(0)),
+    )
+
+
 def good(raw: bytes) -> bool:
     """Whether the short way took it; if so, it must agree with the long one in everything."""
     found = read_plain(raw)
+    compiled = by_the_compiled_part(raw)
+    assert compiled is None or compiled == found, "the compiled part takes no more"
     if found is None:
         return False
     long = by_the_rules(raw)
@@ -67,6 +93,93 @@ def put(
 
 
 PLAIN = change(operation("put", "mission", "m", {"title": "build", "done": 1}))
+
+
+@pytest.mark.skipif(compiled.part is None, reason="there is no compiled part")
+def test_Q4_usual_writes_of_missions_go_the_shortest_way() -> None:
+    for raw in (
+        encode(PLAIN),
+        put(
+            {
+                "title": "é ü",
+                "z": [1, 'a \\ \n "', None, {"deep": True}],
+                "a": {},
+                "m": {"b": 1, "a": 2},
+            }
+        ),
+        put({"title": "t"}, base=0),
+        put({"title": "t", "text": "x" * 70_000}, base=1 << 40),
+        put({"title": "t"}, id="x" * ENTITY_ID_BYTES_MAX, base=7),
+    ):
+        assert by_the_compiled_part(raw) is not None
+        assert good(raw)
+
+
+@pytest.mark.skipif(compiled.part is None, reason="there is no compiled part")
+def test_Q4_one_entry_that_is_not_plain_or_of_another_coordinator_leaves_the_run() -> None:
+    one, patch = encode(PLAIN), encode(change(operation("patch", "mission", "m", {"title": "t"})))
+    by_ana, by_bob = coordinated("ana", 5, one), coordinated("bob", 5, one)
+    assert read_columns(PLAIN.mesh, [by_ana, by_ana]) is not None
+    assert read_columns(PLAIN.mesh, [by_ana, by_bob]) is None
+    assert read_columns(PLAIN.mesh, [by_ana, coordinated("ana", 5, patch)]) is None
+    assert read_columns("elsewhere", [by_ana]) is None
+    for damaged in (by_ana[:-1], by_ana + b"\0", coordinated(" ana", 5, one), b"", b"\x93"):
+        assert read_columns(PLAIN.mesh, [by_ana, damaged]) is None
+
+
+@pytest.mark.skipif(compiled.part is None, reason="there is no compiled part")
+@given(
+    st.integers(1, LAMPORT_MAX - 1),
+    st.integers(0, 1 << 40),
+    st.text(max_size=40),
+    st.integers(0, 70_000),
+    st.sampled_from(["a", "a b", "x" * 128, "é"]),
+)
+def test_Q4_an_intent_is_made_as_the_encoder_makes_it(
+    lamport: int, created_at: int, id: str, size: int, origin: str
+) -> None:
+    fields = encode_value({"title": "t", "text": "x" * size})
+    body = encode_body(EntityChange((EntityOperation("put", "mission", id, None, fields),)))
+    made = msgspec.structs.replace(
+        PLAIN,
+        entity=f"mission/{id}",
+        origin=origin,
+        lamport=lamport,
+        seq=lamport,
+        created_at=created_at,
+        body=body,
+    )
+    assert compiled.part is not None
+    raw = compiled.part.make_intent(
+        *(made.id, made.mesh, made.entity, origin, lamport, created_at, made.fingerprint, body)
+    )
+    assert raw is None or raw == encode(made)
+    assert (raw is not None) == (by_the_compiled_part(encode(made)) is not None)
+    assert raw is not None or not (id.isalnum() and id.isascii() and origin == "a")
+
+
+@pytest.mark.skipif(compiled.part is None, reason="there is no compiled part")
+@given(
+    st.integers(1, 1 << 62), st.integers(1, 1 << 32), st.integers(0, 1 << 53), st.integers(0, 200)
+)
+def test_Q4_records_of_columns_are_those_of_their_entries(
+    number: int, incarnation: int, epoch: int, length: int
+) -> None:
+    made = [change(operation("put", "mission", "m" * n, {"title": "t"})) for n in (1, 1 + length)]
+    payloads = [coordinated("ana", 1 << (8 * at), encode(one)) for at, one in enumerate(made)]
+    columns = read_columns(PLAIN.mesh, payloads)
+    assert columns is not None
+    token = FenceToken(incarnation, epoch, "ana", number)
+    revisions = array("q", [1, number])
+    joined, spans = record_columns(
+        PLAIN.mesh, columns, fence=token, number=number, revisions=revisions
+    )
+    for at, (one, span) in enumerate(zip(made, unpacked(spans), strict=True)):
+        revision = EntityRevision("mission", one.entity.removeprefix("mission/"), revisions[at])
+        assert cut(joined, span) == encode_applied(
+            *(one.mesh, one.id, one.fingerprint, number + at, token.further(at)),
+            *(1 << (8 * at), revision),
+        )
 
 
 def test_Q4_usual_writes_go_the_short_way() -> None:
@@ -118,6 +231,7 @@ def test_Q4_everything_else_is_left_to_the_rules(raw: bytes) -> None:
         b'{"title":7}',
         b'{"title":"t","title":"u"}',
         b'{"title": "t"}',
+        b'{"b":1,"title":"t","a":2,"b":3}',
         b'{"title":"t","a":"\\u0041"}',
         b'{"title":"t","a":"\\u0000"}',
         b'{"title":"t","":1}',
@@ -166,10 +280,11 @@ BODIES: list[Any] = [
     [],
     {},
 ]
+VERSION_8 = bytes(6) + b"\x80" + bytes(1) + b"\x80" + bytes(7)
 VALUES: dict[str, list[Any]] = {
     "protocol": ["holdfast", "other", "", None],
     "version": ["1.0", "1.1", "2.0", "", None],
-    "id": [make_id(2), b"", b"\0" * 16, b"\xff" * 16, make_id(3) + b"x", None],
+    "id": [make_id(2), VERSION_8, b"", b"\0" * 16, b"\xff" * 16, make_id(3) + b"x", None],
     "mesh": TEXTS,
     "op": ["entity.change", "task.create", "lease.acquire", "", "x" * 65],
     "entity": TEXTS,

@@ -17,9 +17,9 @@ outbox ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
+from typing import Final, NamedTuple, overload
 
 import msgspec
 
@@ -27,25 +27,32 @@ from holdfast.node.core.commit_view import CommittedState
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold_tasks import note_replaced
 from holdfast.node.core.read_intents import ReadIntent
+from holdfast.node.core.runs.plain_columns import (
+    ColumnsFolded,
+    CommittedColumns,
+    fold_columns,
+)
 from holdfast.node.core.runs.plain_commits import PlainCommit, fold_plain, read_all_plain
+from holdfast.node.core.runs.reading import read_body, read_envelope, shown
 from holdfast.node.core.write_queue import queue_get, queue_put
 from holdfast.rules.bodies import Body
-from holdfast.rules.envelope import Envelope, decode
+from holdfast.rules.commit_columns import TYPE, cut
+from holdfast.rules.envelope import Envelope
 from holdfast.rules.errors import (
-    BadEnvelope,
     CommitForked,
     FenceTooOld,
     IntentAbandoned,
     NoVoters,
     Refused,
 )
-from holdfast.rules.ids import aside_id, id_text
+from holdfast.rules.ids import ID_BYTES, aside_id, id_text
 from holdfast.rules.lamport import highest_taken
 from holdfast.rules.merge import version_of
+from holdfast.rules.push_columns import unpacked
 from holdfast.rules.quorum.commit_record import decode_stored_record, encode_record
 from holdfast.rules.quorum.decide import Decision, as_recorded, commit_record, decide
 from holdfast.rules.quorum.fence import FenceToken
-from holdfast.rules.quorum.intents import MOVE, decode_intent
+from holdfast.rules.quorum.intents import MOVE
 from holdfast.rules.quorum.plain_intents import CHANGE, PlainPut
 from holdfast.rules.quorum.state_rows import CommitRow, QuorumRow
 from holdfast.rules.quorum.view import Clash, EntityRevision, PutTask
@@ -104,6 +111,76 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
         return None if self.raw_id is None else id_text(self.raw_id)
 
 
+class AppliedRun(Sequence[Committed]):
+    """What became of a run of plain entries that was applied as a whole. Nobody waits for such
+    entries but who proposed them, so each of these is made when it is asked for.
+    """
+
+    def __init__(self, run: CommittedColumns, folded: ColumnsFolded) -> None:
+        self._run, self._folded = run, folded
+        self._names = run.columns.name_list()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, at: int) -> Committed: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Committed]: ...
+    def __getitem__(self, at: int | slice) -> Committed | Sequence[Committed]:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        place = range(len(self))[at]
+        name, folded = self._names[place], self._folded
+        revision = EntityRevision(TYPE, name[len(TYPE) + 1 :], folded.revisions[place])
+        return Committed(
+            raw_id=self.id_at(place),
+            outcome=Outcome.APPLIED,
+            number=folded.number + place,
+            offset=folded.offset + place,
+            revisions=(revision,),
+            op=CHANGE,
+            entity=name,
+            fence=self._run.fence_at(place),
+        )
+
+    def id_at(self, place: int) -> bytes:
+        return self._run.columns.ids[place * ID_BYTES : (place + 1) * ID_BYTES]
+
+    def told(self) -> Iterator[tuple[int, bytes, Committed]]:
+        """Each with the engine's index of its entry and with its bytes: for those who look at all
+        of them.
+        """
+        columns, fence, folded = self._run.columns, self._run.fence, self._folded
+        raws = map(cut, repeat(columns.payload), unpacked(columns.spans))
+        rows = zip(columns.id_list(), self._names, raws, folded.revisions, strict=True)
+        incarnation, epoch, coordinator = fence.incarnation, fence.lease_epoch, fence.coordinator
+        number, offset, begin = folded.number, folded.offset, len(TYPE) + 1
+        for place, (id, name, raw, revision) in enumerate(rows):
+            index = fence.sequence + place
+            made = Committed(
+                id,
+                Outcome.APPLIED,
+                "",
+                "",
+                number + place,
+                offset + place,
+                (EntityRevision(TYPE, name[begin:], revision),),
+                (),
+                CHANGE,
+                name,
+                FenceToken(incarnation, epoch, coordinator, index),
+            )
+            yield index, raw, made
+
+
+def notable(results: Sequence[Committed]) -> Sequence[Committed]:
+    """Those of a run that may concern others than who waits for them: what was put as a whole into
+    an entity that stands alone does not.
+    """
+    return () if isinstance(results, AppliedRun) else results
+
+
 class _Counted(NamedTuple):
     """An entry that is part of the order."""
 
@@ -123,25 +200,39 @@ class CommitRun:
     """Intents count in no stream of their origins: who spreads those need not look."""
 
     def __init__(
-        self, ctx: NodeContext, mesh: str, entries: Sequence[CommittedEntry], upto: int = 0
+        self,
+        ctx: NodeContext,
+        mesh: str,
+        entries: Sequence[CommittedEntry],
+        upto: int = 0,
+        columns: CommittedColumns | None = None,
     ) -> None:
         """`upto` is the engine's index up to which there is nothing else: entries of its own follow
-        the last envelope.
+        the last envelope. `columns` are the same entries, if they could be read so: then nobody
+        looks at them one by one, as long as nothing is the matter with the run.
         """
         self._ctx, self._mesh, self._upto = ctx, mesh, upto
-        self._entries = list(entries)
-        indexes = [entry.index for entry in self._entries]
-        assert all(a < b for a, b in pairwise(indexes)), "an engine gives entries in order"
+        self._given, self._columns = entries, columns
+        self._entries: list[CommittedEntry] = []
+        self._plain: list[PlainCommit] | None = None
+        """The run, as long as every entry of it is surely plain."""
         self._read: list[Envelope | Refused] = []
         self._bodies: list[Body | None] = []
         """Those of intents that break no rule: of others, the decision says why."""
+        self._diverged: dict[bytes, str] = {}
+        if columns is None:
+            self._look_through()
+
+    def _look_through(self) -> None:
+        """Reads the entries one by one."""
+        self._entries = list(self._given)
+        indexes = [entry.index for entry in self._entries]
+        assert all(a < b for a, b in pairwise(indexes)), "an engine gives entries in order"
         raws = [entry.raw for entry in self._entries]
-        known = ctx.read_intents.take(raws)
-        self._plain: list[PlainCommit] | None = None
-        """The run, as long as every entry of it is surely plain."""
+        known = self._ctx.read_intents.take(raws)
         puts = None
         if not any([entry.told for entry in self._entries]):
-            puts = read_all_plain(mesh, raws, known)
+            puts = read_all_plain(self._mesh, raws, known)
         if puts is None:
             self._read_each(known)
         else:
@@ -149,7 +240,6 @@ class CommitRun:
                 PlainCommit(put, entry.fence, entry.committed_at)
                 for put, entry in zip(puts, self._entries, strict=True)
             ]
-        self._diverged: dict[bytes, str] = {}
 
     def _read_each(self, known: Sequence[ReadIntent | PlainPut | None]) -> None:
         for entry, found in zip(self._entries, known, strict=True):
@@ -157,15 +247,21 @@ class CommitRun:
                 self._read.append(found.envelope)
                 self._bodies.append(found.body)
                 continue
-            envelope = _read(self._mesh, entry.raw)
+            envelope = read_envelope(self._mesh, entry.raw)
             self._read.append(envelope)
-            self._bodies.append(_body(envelope))
+            self._bodies.append(read_body(envelope))
 
-    def __call__(self, tx: Transaction) -> list[Committed]:
+    def __call__(self, tx: Transaction) -> Sequence[Committed]:
         standing = tx.quorum_get(self._mesh)
         mesh = tx.mesh_get(self._mesh)
         if standing is None or mesh is None:
             raise NoVoters(f"the mesh {self._mesh!r} has no voters")
+        if self._columns is not None:
+            applied = self._fold_columns(tx, standing, mesh, self._columns)
+            if applied is not None:
+                return applied
+            self._columns = None
+            self._look_through()
         if self._plain:
             results = self._fold_plain(tx, standing, mesh, self._plain)
             if results is not None:
@@ -207,7 +303,8 @@ class CommitRun:
         folded = fold_plain(tx, standing, plain, self._ctx.now_ms())
         if folded is None:
             return None
-        self._hear(tx, mesh, [one.put for one in plain])
+        puts = [one.put for one in plain]
+        self._hear(tx, mesh, [put.lamport for put in puts], [put.origin for put in puts])
         last = entries[-1]
         tx.quorum_put(
             msgspec.structs.replace(
@@ -228,6 +325,30 @@ class CommitRun:
                 zip(plain, folded.revisions, strict=True)
             )
         ]
+
+    def _fold_columns(
+        self, tx: Transaction, standing: QuorumRow, mesh: MeshRow, run: CommittedColumns
+    ) -> AppliedRun | None:
+        """Folds a run that came in columns; None if one of its entries needs a second look."""
+        first = run.fence.sequence
+        if first <= standing.applied:
+            return None
+        folded = fold_columns(tx, standing, run, self._ctx.now_ms())
+        if folded is None:
+            return None
+        columns = run.columns
+        self._hear(tx, mesh, unpacked(columns.stamps), columns.origin_list())
+        place = columns.size - 1
+        tx.quorum_put(
+            msgspec.structs.replace(
+                standing,
+                applied=max(self._upto, first + place),
+                number=folded.number + place,
+                fence=run.fence_at(place),
+                committed_at=unpacked(columns.times)[place],
+            )
+        )
+        return AppliedRun(run, folded)
 
     def committed(self) -> None:
         """The writer has committed it: who spreads commits finds the mesh when it is told."""
@@ -281,7 +402,7 @@ class CommitRun:
         made = commit_record(envelope, entry.fence, entry.committed_at, number, ours)
         if msgspec.structs.replace(made, version=record.version) == record:
             return ours
-        self._diverged[envelope.id] = _shown(ours)
+        self._diverged[envelope.id] = shown(ours)
         return as_recorded(record)
 
     # --- into the log ------------------------------------------------------------------------
@@ -328,7 +449,8 @@ class CommitRun:
         """Moves our clock past the stamps, notes whom we have heard, and tells this node's user of
         tasks that were taken from it.
         """
-        self._hear(tx, mesh, [one.envelope for one in counted])
+        told = [one.envelope for one in counted]
+        self._hear(tx, mesh, [one.lamport for one in told], [one.origin for one in told])
         for row, task in state.replaced():
             by = next(one.envelope for one in counted if one.envelope.entity == row.task)
             note_replaced(tx, self._ctx, row, task, version_of(by))
@@ -336,14 +458,15 @@ class CommitRun:
             if one.envelope.op == _HANDOFF and one.decision.outcome is Outcome.APPLIED:
                 self._warn(tx, one)
 
-    def _hear(self, tx: Transaction, mesh: MeshRow, told: Sequence[Envelope | PlainPut]) -> None:
+    def _hear(
+        self, tx: Transaction, mesh: MeshRow, lamports: Iterable[int], origins: Iterable[str]
+    ) -> None:
         now = self._ctx.now_ms()
         # A stamp that is absurd is committed all the same; it may not wear out our clock.
         most = highest_taken(mesh.lamport, now)
         stamps: list[int] = []
         heard: dict[str, int] = {}
-        for one in told:
-            lamport, origin = one.lamport, one.origin
+        for lamport, origin in zip(lamports, origins, strict=True):
             if lamport > most:
                 continue
             stamps.append(lamport)
@@ -421,24 +544,6 @@ def append_committed(tx: Transaction, envelope: Envelope, raw: bytes, now_ms: in
     )
 
 
-def _read(mesh: str, raw: bytes) -> Envelope | Refused:
-    try:
-        envelope = decode(raw)
-        if envelope.mesh != mesh:
-            raise BadEnvelope(f"an entry of the mesh {envelope.mesh!r} in the order of {mesh!r}")
-    except Refused as error:
-        return error
-    return envelope
-
-
-def _body(envelope: Envelope | Refused) -> Body | None:
-    """The body of an intent. One that breaks a rule has none here: the decision says why."""
-    try:
-        return None if isinstance(envelope, Refused) else decode_intent(envelope)
-    except Refused:
-        return None
-
-
 def _decided(
     state: CommittedState, entry: CommittedEntry, envelope: Envelope, body: Body | None
 ) -> Decision:
@@ -459,13 +564,6 @@ def _decided(
             f"those of {entry.fence.incarnation}",
         )
     return decide(state, envelope, entry.fence, entry.committed_at, body)
-
-
-def _shown(decision: Decision) -> str:
-    """A decision for people."""
-    outcome = "refused" if decision.outcome is None else decision.outcome.value
-    made = ", ".join(f"{one.type}/{one.id} at {one.revision}" for one in decision.revisions)
-    return " ".join(part for part in (outcome, decision.reason, made) if part)
 
 
 def _refused(error: Refused) -> Committed:

@@ -215,13 +215,17 @@ class AsyncMesh(AsyncWriter[Mesh]):
         self.tasks = AsyncTasks(writer, sync.tasks, None if bus is None else self._quorums)
         self.facts = AsyncFacts(writer, sync.facts)
         self.audit = AsyncAuditTrail(writer, sync.audit)
-        self.telemetry = AsyncTelemetry(writer, sync.telemetry)
         self.inbox = AsyncInbox(sync.inbox)
 
     async def _quorums(self) -> QuorumApi:
         if self._bus is None:
             raise HasVoters("voters decide that, and this program has no way to ask them")
         return await quorum_api(self._bus())
+
+    @property
+    def telemetry(self) -> AsyncTelemetry:
+        """What is true on this node only: kept for a while, and given to nobody."""
+        return AsyncTelemetry(self._writer, self.sync.telemetry)
 
     @property
     def presence(self) -> AsyncPeerPresences:

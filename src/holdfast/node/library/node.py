@@ -101,7 +101,7 @@ class Mesh(ShownFace):
     def telemetry(self) -> Telemetry:
         """What is true on this node only: kept for a while, and given to nobody.
 
-        >>> team.telemetry.set("gauge", "load", 0.4)
+        >>> team.telemetry.set("gauge", "load", 0.5)
         """
         from holdfast.node.library.telemetry import Telemetry
 

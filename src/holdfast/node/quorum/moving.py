@@ -156,7 +156,7 @@ class EngineMoves:
         body = encode_body(OrderMove(note.incarnation, note.engine, note.tag))
         made = IntentMaker(self._engine, mesh).make(MOVE, ORDER, body, None)
         assert isinstance(made, Intent), "its id is new"
-        done = await order.propose(made.envelope.id, made.raw, timeout_ms=QUORUM_CHANGE_MS)
+        done = await order.propose(made.id, made.raw, timeout_ms=QUORUM_CHANGE_MS)
         if not done.ends_order and self._row(mesh).tag != note.tag:
             raise Conflict(
                 f"the order of {mesh!r} was not ended: {done.detail or done.reason}",

@@ -146,8 +146,11 @@ class AsyncRemoteMesh(_AsyncRemote, aio.AsyncMesh):
         self.tasks = _Tasks(sync.tasks)
         self.facts = _Facts(sync.facts)
         self.audit = _Audit(sync.audit)
-        self.telemetry = _Telemetry(sync.telemetry)
         self.inbox = aio.AsyncInbox(sync.inbox)
+
+    @property
+    def telemetry(self) -> _Telemetry:
+        return _Telemetry(self.sync.telemetry)
 
     @property
     def presence(self) -> _Presences:

@@ -43,6 +43,11 @@ def encode_coordinated(entry: CoordinatedEntry) -> bytes:
     return _encode(entry)
 
 
+def coordinated(coordinator: str, committed_at: int, envelope: bytes) -> bytes:
+    """An entry of these as `encode_coordinated` encodes it, without making it first."""
+    return _encode((coordinator, committed_at, envelope))
+
+
 def decode_coordinated(payload: bytes) -> CoordinatedEntry:
     """Reads the payload of an entry. BadQuorumMessage if no coordinator can have made it: every
     node says so of the same entry, and applies nothing of it.

@@ -48,8 +48,19 @@ class FenceToken(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence: LeaseEpoch
 
     @property
+    def text(self) -> str:
+        """The text of its order."""
+        return f"{self.incarnation:010d}.{self.lease_epoch:019d}.{self.sequence:019d}"
+
+    @property
     def order(self) -> FenceOrder:
         return FenceOrder(self.incarnation, self.lease_epoch, self.sequence)
+
+    def further(self, entries: int) -> FenceToken:
+        """The token of the same coordinator so many entries later."""
+        return FenceToken(
+            self.incarnation, self.lease_epoch, self.coordinator, self.sequence + entries
+        )
 
     def __str__(self) -> str:
         """As `parse_token` reads it."""

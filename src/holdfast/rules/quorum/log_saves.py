@@ -8,7 +8,6 @@ lowers a term, changes a vote or drops what is known to be committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -147,20 +146,20 @@ def _after_entries(head: LogHead, write: GroupWrite) -> LogHead:
             f"the log of {write.scope} ends at {head.last}: entry {entries[0].index} "
             "does not follow"
         )
-    if any(after.index != before.index + 1 for before, after in pairwise(entries)):
+    first = entries[0].index
+    if [entry.index for entry in entries] != list(range(first, first + len(entries))):
         raise LogMismatch(f"the entries of a write of {write.scope} have gaps")
-    terms = [head.last_term, *(entry.term for entry in entries), head.term]
-    if any(after < before for before, after in pairwise(terms)):
+    terms = [head.last_term, *[entry.term for entry in entries], head.term]
+    if terms != sorted(terms):
         raise LogMismatch(
             f"the terms of the entries of {write.scope} fall, or are above its own {head.term}"
         )
-    for entry in entries:
-        if len(entry.payload) > QUORUM_ENTRY_BYTES_MAX:
-            raise OverLimit(
-                f"an entry of {len(entry.payload)} bytes; {QUORUM_ENTRY_BYTES_MAX} may be"
-            )
-        if not 0 <= entry.kind < 256:
-            raise BadValue(f"{entry.kind} is no kind of an entry: it is a byte")
+    longest = max([len(entry.payload) for entry in entries])
+    if longest > QUORUM_ENTRY_BYTES_MAX:
+        raise OverLimit(f"an entry of {longest} bytes; {QUORUM_ENTRY_BYTES_MAX} may be")
+    for kind in {entry.kind for entry in entries}:
+        if not 0 <= kind < 256:
+            raise BadValue(f"{kind} is no kind of an entry: it is a byte")
     return replace(head, last=entries[-1].index, last_term=entries[-1].term)
 
 

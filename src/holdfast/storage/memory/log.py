@@ -8,9 +8,12 @@ import msgspec
 
 from holdfast.rules.arrivals import Arrived
 from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.commit_columns import CommitColumns
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import columns_of, damage_of, leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
+from holdfast.rules.push_columns import unpacked
+from holdfast.rules.quorum.plain_intents import CHANGE
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import NOT_BY_ENTITY, Entry
 from holdfast.storage.memory.streams import MemoryStreams
@@ -133,6 +136,18 @@ class MemoryLog(MemoryStreams):
         for id, mesh, op, entity, origin, lamport, raw in arrivals:
             self.log_append(id, mesh, op, entity, origin, lamport, now_ms, raw, via)
         return first
+
+    def log_append_columns(self, mesh: str, run: CommitColumns, now_ms: int) -> int | None:
+        places = range(run.size)
+        rows = zip(
+            *(run.id_list(), run.name_list(), run.origin_list(), unpacked(run.stamps), places),
+            strict=True,
+        )
+        arrivals: list[Arrived] = [
+            (id, mesh, CHANGE, name, origin, lamport, run.raw(place))
+            for id, name, origin, lamport, place in rows
+        ]
+        return self.log_append_new(arrivals, now_ms)
 
     def log_set_aside(self, offset: int, id: bytes) -> None:
         entry = self._table("log").get(offset)

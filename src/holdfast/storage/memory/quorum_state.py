@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.rules.commit_columns import TYPE, CommitColumns, cut, record_columns
+from holdfast.rules.push_columns import unpacked
 from holdfast.rules.quorum.commit_record import intent_of, void_intent
 from holdfast.rules.quorum.degraded_read import SharedSnapshot
+from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.state_rows import (
     STAGED,
     CommitRow,
     QueueNote,
     QuorumRow,
+    RevisionRow,
     WaitingConflict,
     placed_offset,
 )
-from holdfast.rules.quorum.view import IntentRecord, LeaseRow, NodeRow
+from holdfast.rules.quorum.view import EntityRow, IntentRecord, LeaseRow, NodeRow
 from holdfast.storage.memory.entities import MemoryEntities
 
 _FOLDED: Final = ("entity", "entity_revision", "void", "lease", "quorum_node")
@@ -127,6 +132,39 @@ class MemoryQuorumState(MemoryEntities):
         for row in rows:
             assert row.offset not in self._table("commit"), "an entry is committed once"
             self._put("commit", row.offset, row)
+
+    def columns_put(
+        self, mesh: str, run: CommitColumns, fence: FenceToken, number: int, offset: int
+    ) -> array[int]:
+        ids = run.entity_list()
+        stands = self.entity_revision_many(mesh, [(TYPE, id) for id in ids])
+        revisions = array("q")
+        for id in ids:
+            stands[TYPE, id] = revision = stands.get((TYPE, id), 0) + 1
+            revisions.append(revision)
+        columns = zip(ids, run.origin_list(), unpacked(run.stamps), strict=True)
+        for place, (id, origin, lamport) in enumerate(columns):
+            row = EntityRow(
+                type=TYPE,
+                id=id,
+                revision=revisions[place],
+                fields=run.row(place),
+                origin=origin,
+                lamport=lamport,
+                fence=fence.further(place),
+                committed_at=unpacked(run.times)[place],
+            )
+            self.entities_put(mesh, [row])
+        for place, id in enumerate(ids):
+            made = RevisionRow(
+                TYPE, id, revisions[place], number + place, deleted=False, whole=True
+            )
+            self.entity_revisions_add(mesh, [made])
+        records, spans = record_columns(mesh, run, fence=fence, number=number, revisions=revisions)
+        for place, (intent, span) in enumerate(zip(run.id_list(), unpacked(spans), strict=True)):
+            at, record = offset + place, cut(records, span)
+            self.commits_add([CommitRow(at, mesh, number + place, intent, at, record)])
+        return revisions
 
     def voids_add(self, mesh: str, rows: Sequence[tuple[bytes, int]]) -> None:
         for id, number in rows:

@@ -58,9 +58,14 @@ def sync_mode(chosen: str | None, default: str | None) -> str:
 
 
 def connect(
-    path: str | Path, *, sync: str = "full", vfs: str | None = None, read_only: bool = False
+    path: str | Path,
+    *,
+    sync: str = "full",
+    vfs: str | None = None,
+    read_only: bool = False,
+    page_bytes: int = limits.WAL_PAGE_BYTES,
 ) -> apsw.Connection:
-    """A connection with every setting in place.
+    """A connection with every setting in place. A new database gets pages of `page_bytes`.
 
     Processes that share a database share an index of its WAL, in a file that has to be made. On a
     full disk it cannot be: then this connection has the database alone, until it is closed (see
@@ -77,9 +82,9 @@ def connect(
     try:
         _OPEN.enter(me)
         try:
-            return _connected(path, flags, vfs, sync, read_only, me)
+            return _connected(path, flags, vfs, sync, page_bytes, read_only, me)
         except DiskFull:
-            return _connected(path, flags, vfs, sync, read_only, me, alone=True)
+            return _connected(path, flags, vfs, sync, page_bytes, read_only, me, alone=True)
     finally:
         _OPEN.connecting.discard(me)
 
@@ -94,6 +99,7 @@ def _connected(
     flags: int,
     vfs: str | None,
     sync: str,
+    page_bytes: int,
     read_only: bool,
     me: int,
     *,
@@ -109,7 +115,7 @@ def _connected(
         _OPEN.known[id(connection)] = _Known(connection, str(path), me)
         if alone:
             connection.pragma("locking_mode", "exclusive")
-        _configure(connection, sync, read_only)
+        _configure(connection, sync, page_bytes, read_only)
         if read_only:
             # Asked now: the file may be there and have no room for the index.
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get  # noqa: B018
@@ -219,10 +225,11 @@ def shut(connection: apsw.Connection) -> None:
         logging.getLogger("holdfast").warning("closing %s: %s", path, error)
 
 
-def _configure(connection: apsw.Connection, sync: str, read_only: bool) -> None:
+def _configure(connection: apsw.Connection, sync: str, page_bytes: int, read_only: bool) -> None:
     connection.set_busy_timeout(limits.BUSY_TIMEOUT_MS)
     if connection.pragma("journal_mode") != "wal" and not read_only:
         check_ours(connection)  # before: the journal mode is written into the file
+        connection.pragma("page_size", page_bytes)  # of no effect where something is in the file
         _set(connection, "journal_mode", "wal")
     _set(connection, "synchronous", _SYNC[sync])
     _set(connection, "foreign_keys", 1)
@@ -234,7 +241,14 @@ def _configure(connection: apsw.Connection, sync: str, read_only: bool) -> None:
     else:
         # An old WAL file is overwritten in place, which syncs faster than growing a new one.
         connection.pragma("journal_size_limit", limits.WAL_BYTES_MAX)
-        connection.pragma("wal_autocheckpoint", limits.WAL_CHECKPOINT_PAGES)
+        bytes_due = limits.WAL_CHECKPOINT_PAGES * limits.WAL_PAGE_BYTES
+        connection.pragma("wal_autocheckpoint", bytes_due // page_bytes_of(connection))
+
+
+def page_bytes_of(connection: apsw.Connection) -> int:
+    found = connection.pragma("page_size")
+    assert isinstance(found, int)
+    return found
 
 
 def check_ours(connection: apsw.Connection) -> None:

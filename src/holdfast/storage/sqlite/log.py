@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -19,6 +20,9 @@ from holdfast.storage.sqlite.bus.streams import StreamWrites
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
+
+if TYPE_CHECKING:
+    from holdfast.rules.commit_columns import CommitColumns
 
 _ENTRY = RowColumns("log", Entry)
 _BY_ENTITY = " AND ".join(f"op <> '{op}'" for op in NOT_BY_ENTITY)
@@ -183,18 +187,38 @@ class LogWrites(LogReads, LeafWrites, StreamWrites):
         return self._con.last_insert_rowid()
 
     def log_append_new(self, arrivals: Sequence[Arrived], now_ms: int, via: int = 0) -> int | None:
-        before = self._con.execute("SELECT max(offset) FROM log").get or 0
         if not arrivals:
-            return before + 1
+            return self._last_offset() + 1
+
+        def insert(recorded_at: int) -> None:
+            self._con.executemany(
+                f"{_INSERT} ON CONFLICT (id) DO NOTHING",
+                ((*arrived, recorded_at, via, leaf_of(arrived[6])) for arrived in arrivals),
+            )
+
+        return self._append_new([arrived[0] for arrived in arrivals], now_ms, insert)
+
+    def log_append_columns(self, mesh: str, run: CommitColumns, now_ms: int) -> int | None:
+        from holdfast.storage.sqlite.committed.column_writes import log_insert
+
+        return self._append_new(run.id_list(), now_ms, partial(log_insert, self._con, mesh, run))
+
+    def _last_offset(self) -> int:
+        return int(self._con.execute("SELECT max(offset) FROM log").get or 0)
+
+    def _append_new(
+        self, ids: Sequence[bytes], now_ms: int, insert: Callable[[int], None]
+    ) -> int | None:
+        """Appends entries by `insert`, which gets their time; None, and nothing has changed, if one
+        of them is or was there.
+        """
+        before = self._last_offset()
         newest = self._recorded_at or self._newest_time()
         recorded_at = next_time(newest, now_ms)
         changes = self._con.total_changes()
-        self._con.executemany(
-            f"{_INSERT} ON CONFLICT (id) DO NOTHING",
-            ((*arrived, recorded_at, via, leaf_of(arrived[6])) for arrived in arrivals),
-        )
+        insert(recorded_at)
         new = self._con.total_changes() - changes
-        if new < len(arrivals) or self._any_forgotten(arrivals, before):
+        if new < len(ids) or self._any_forgotten(ids, before):
             # The next offset is the one after the last, so taking these back leaves no gap.
             self._con.execute("DELETE FROM log WHERE offset > ?", (before,))
             return None
@@ -208,13 +232,13 @@ class LogWrites(LogReads, LeafWrites, StreamWrites):
         turn = ClockTurn(offset or self.log_bounds()[1] + 1, newest_ms, self._recorded_at)
         note_turns(self._con, with_turn(self.log_turns(), turn))
 
-    def _any_forgotten(self, arrivals: Sequence[Arrived], before: int) -> bool:
+    def _any_forgotten(self, ids: Sequence[bytes], before: int) -> bool:
         """Whether an entry after `before`, which are these, was here once and truncated."""
         # Ids begin with their time. What is pulled is mostly newer than all that was truncated, and
         # one look tells so.
         if not self._con.execute(
             "SELECT EXISTS (SELECT 1 FROM forgotten WHERE id BETWEEN ? AND ?)",
-            (min(arrived[0] for arrived in arrivals), max(arrived[0] for arrived in arrivals)),
+            (min(ids), max(ids)),
         ).get:
             return False
         return bool(

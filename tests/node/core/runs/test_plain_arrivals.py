@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.node.core import intake as intake_module
 from holdfast.node.core.intake import Applied, Intake
+from holdfast.node.core.runs import plain_arrivals
 from holdfast.node.core.runs.plain_arrivals import BatchPart, take_plain
 from holdfast.rules.bodies import Body, MemorySet, Nothing, StateSet, encode_body
 from holdfast.rules.envelope import Base, Envelope, encode
@@ -56,9 +56,9 @@ class Pair:
         for node, single in zip(self.nodes, (False, True), strict=True):
             with self._patch.context() as patch:
                 if single:
-                    patch.setattr(intake_module, "plain_runs", _one_by_one)
+                    patch.setattr(plain_arrivals, "plain_runs", _one_by_one)
                 else:
-                    patch.setattr(intake_module, "take_plain", self._noted)
+                    patch.setattr(plain_arrivals, "take_plain", self._noted)
                 work = Intake(node._engine.ctx, batch, **more)
                 answers.append(store_of(node).write(work))
         together, by_one = ([_told(one) for one in answer] for answer in answers)

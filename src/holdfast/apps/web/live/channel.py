@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from contextlib import suppress
-from time import monotonic
 
 from holdfast.apps.web.live.changes import Changes
 from holdfast.rules.errors import BadToken, HoldfastError, NotAllowed, NotFound
@@ -24,15 +23,12 @@ class Onlooker:
     def __init__(self) -> None:
         self.parts: dict[str, str] = {}
         self.news = asyncio.Event()
-        self.is_new = True
-        """It was sent nothing yet."""
         self.ended = False
         """Nothing more will come: it may not look any more, or the service is closing."""
         self.left = False
         """The browser has gone."""
 
     def put(self, parts: Mapping[str, str]) -> None:
-        self.is_new = False
         self.parts.update(parts)
         self.news.set()
 
@@ -60,25 +56,20 @@ class Channels:
         """How often parts were made, for tests."""
 
     def join(self, key: Hashable, make: Make, kinds: Collection[str]) -> Onlooker:
-        """Somebody looks at the page with this key; the first one starts its channel. He has the
-        page as it was a moment ago, which may be newer than the parts that were made last, and than
-        those that are being made: he is sent what is made from now on.
-        """
+        """Somebody looks at the page with this key; the first one starts its channel."""
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = _Channel(self, make, kinds)
             channel.task = asyncio.create_task(channel.run())
         onlooker = Onlooker()
-        channel.onlookers.add(onlooker)
-        channel.newcomers.set()
+        channel.welcome(onlooker)
         return onlooker
 
     def leave(self, key: Hashable, onlooker: Onlooker) -> None:
         channel = self._channels.get(key)
-        if channel is None or onlooker not in channel.onlookers:
+        if channel is None or not channel.lose(onlooker):
             return
-        channel.onlookers.discard(onlooker)
-        if not channel.onlookers:
+        if not channel.onlookers and not channel.newcomers:
             del self._channels[key]
             channel.stop()
 
@@ -105,54 +96,77 @@ class _Channel:
         self._channels, self._make, self._kinds = channels, make, kinds
         self.parts: dict[str, str] = {}
         self.onlookers: set[Onlooker] = set()
-        self.newcomers = asyncio.Event()
-        """Somebody has come since parts were begun to be made."""
+        self.newcomers: set[Onlooker] = set()
+        """Their pages may be newer than the parts, and than those that are being made: they are
+        sent what is made after they came, all of it.
+        """
+        self._came = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+
+    def welcome(self, onlooker: Onlooker) -> None:
+        self.newcomers.add(onlooker)
+        self._came.set()
+
+    def lose(self, onlooker: Onlooker) -> bool:
+        """Whether it was one of these."""
+        found = onlooker in self.onlookers or onlooker in self.newcomers
+        self.onlookers.discard(onlooker)
+        self.newcomers.discard(onlooker)
+        return found
 
     async def run(self) -> None:
         changes = self._channels.changes
         while not changes.closing:
             seen = changes.seen(self._kinds)
-            self.newcomers.clear()
-            came = {one for one in self.onlookers if one.is_new}
+            here = self._take_in()
             try:
                 made = await self._make()
             except (BadToken, NotAllowed, NotFound):  # what it shows is gone for who looks
                 break
             except HoldfastError as error:
                 log.info("a live part was not made: %s", error.message)
-                made, came = {}, set()
+                made = {}
             except Exception:
                 log.exception("a fault of ours in a live part of the console")
                 break
             self._channels.made += 1
-            fresh = {name: part for name, part in made.items() if self.parts.get(name) != part}
-            self.parts.update(fresh)
-            for onlooker in self.onlookers:
-                if onlooker in came:
-                    onlooker.put(self.parts)
-                elif fresh and not onlooker.is_new:
-                    onlooker.put(fresh)
-            made_at = monotonic()
-            await self._cause(seen)
-            # What happens in this time is shown together. Who comes to a quiet page does not wait.
-            begin = made_at if changes.seen(self._kinds) == seen else monotonic()
-            await asyncio.sleep(begin + CONSOLE_LIVE_MS / SECOND_MS - monotonic())
+            self._give(made, here)
+            await self._until_news(seen)
+            # What happens in this time is shown together.
+            await asyncio.sleep(CONSOLE_LIVE_MS / SECOND_MS)
         self._channels.forget(self)
         self.end()
 
-    async def _cause(self, seen: int) -> None:
-        """Waits until something has changed, or somebody has come."""
-        changed = asyncio.ensure_future(self._channels.changes.wait(self._kinds, seen))
-        came = asyncio.ensure_future(self.newcomers.wait())
+    def _take_in(self) -> set[Onlooker]:
+        """Those who came since the last time."""
+        here, self.newcomers = self.newcomers, set()
+        self.onlookers |= here
+        self._came.clear()
+        return here
+
+    def _give(self, made: Mapping[str, str], here: set[Onlooker]) -> None:
+        fresh = {name: part for name, part in made.items() if self.parts.get(name) != part}
+        self.parts.update(fresh)
+        for onlooker in self.onlookers:
+            if onlooker in here:
+                onlooker.put(self.parts)
+            elif fresh:
+                onlooker.put(fresh)
+
+    async def _until_news(self, seen: int) -> None:
+        """Returns when something has happened since, or somebody has come."""
+        waits = {
+            asyncio.ensure_future(self._channels.changes.wait(self._kinds, seen)),
+            asyncio.ensure_future(self._came.wait()),
+        }
         try:
-            await asyncio.wait({changed, came}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            changed.cancel()
-            came.cancel()
+            for one in waits:
+                one.cancel()
 
     def end(self) -> None:
-        for onlooker in self.onlookers:
+        for onlooker in self.onlookers | self.newcomers:
             onlooker.end()
 
     def stop(self) -> None:

@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import overload
 
 from holdfast.node.core.commit import CommittedEntry
+from holdfast.node.core.runs.plain_columns import CommittedColumns
+from holdfast.rules.commit_columns import read_columns
 from holdfast.rules.errors import BadQuorumMessage
 from holdfast.rules.quorum.coordinated import decode_coordinated
 from holdfast.rules.quorum.fence import FenceToken
 from holdfast.rules.quorum.raft.messages import RaftEntry
 
 log = logging.getLogger("holdfast")
+
+
+class LogEntries(Sequence[CommittedEntry]):
+    """Neighbouring entries of a log, from index `first` on, before anybody has read them: in
+    columns if all of them are plain, else one by one.
+    """
+
+    def __init__(self, incarnation: int, first: int, entries: Sequence[RaftEntry]) -> None:
+        self._incarnation, self._first, self._entries = incarnation, first, entries
+
+    def in_columns(self, mesh: str) -> CommittedColumns | None:
+        """What they say, if they are plain entries of one term in the order of this mesh."""
+        if not self._entries:
+            return None
+        term, payloads = self._entries[0].term, []
+        for entry in self._entries:
+            if entry.kind != "data" or entry.term != term:
+                return None
+            payloads.append(entry.payload)
+        columns = read_columns(mesh, payloads)
+        if columns is None:
+            return None
+        fence = FenceToken(self._incarnation, term, columns.coordinator, self._first)
+        return CommittedColumns(columns, fence)
+
+    @cached_property
+    def readable(self) -> list[CommittedEntry]:
+        return readable_entries(self._incarnation, self._first, self._entries)
+
+    def __iter__(self) -> Iterator[CommittedEntry]:
+        return iter(self.readable)
+
+    def __len__(self) -> int:
+        return len(self.readable)
+
+    @overload
+    def __getitem__(self, at: int) -> CommittedEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[CommittedEntry]: ...
+    def __getitem__(self, at: int | slice) -> CommittedEntry | Sequence[CommittedEntry]:
+        return self.readable[at]
 
 
 def readable_entries(

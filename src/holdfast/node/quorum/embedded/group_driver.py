@@ -25,7 +25,7 @@ from functools import partial
 import msgspec
 
 from holdfast.node.quorum.embedded.commit_words import CommitWords
-from holdfast.node.quorum.embedded.committed_entries import readable_entries
+from holdfast.node.quorum.embedded.committed_entries import LogEntries
 from holdfast.node.quorum.embedded.entry_cache import EntryCache
 from holdfast.node.quorum.embedded.fold_wait import FoldWait
 from holdfast.node.quorum.embedded.incoming_snapshot import IncomingSnapshot
@@ -35,7 +35,12 @@ from holdfast.node.quorum.embedded.open_changes import (
     OpenTransfers,
     TransferAnswered,
 )
-from holdfast.node.quorum.embedded.open_proposals import Answered, OpenProposals, ProposalEnd
+from holdfast.node.quorum.embedded.open_proposals import (
+    Answered,
+    OpenProposals,
+    ProposalEnd,
+    stamped,
+)
 from holdfast.node.quorum.embedded.open_reads import OpenReads, ReadAnswered
 from holdfast.node.quorum.embedded.ports import (
     CommitFold,
@@ -45,6 +50,7 @@ from holdfast.node.quorum.embedded.ports import (
     SnapshotPorts,
     VoterNet,
 )
+from holdfast.node.quorum.embedded.round_wait import RoundWait
 from holdfast.node.quorum.embedded.sent_snapshots import SentSnapshots
 from holdfast.rules.errors import HoldfastError, MustRejoin
 from holdfast.rules.limits import (
@@ -54,7 +60,6 @@ from holdfast.rules.limits import (
     QUORUM_SEND_BYTES,
 )
 from holdfast.rules.quorum.compaction import LOG_LIMITS, LogLimits, LogSizes, compact_to
-from holdfast.rules.quorum.coordinated import CoordinatedEntry, encode_coordinated
 from holdfast.rules.quorum.group_room import ProposalRoom, is_too_much
 from holdfast.rules.quorum.raft.admission import is_removed
 from holdfast.rules.quorum.raft.config import GroupMember, encode_config
@@ -137,6 +142,7 @@ class GroupDriver:
         self._committed = state.told
         self._folding = False
         self._fold_wait = FoldWait(hooks, self._fold_next)
+        self._round_wait = RoundWait(hooks, self._pump)
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
@@ -200,9 +206,9 @@ class GroupDriver:
             ids = tuple([one.id for one in message.proposals])
             self._tell_proposals(ProposalsHeld(ids, "too_many", message.sender))
             return
-        stamped = self._stamped(message.proposals)
-        replaced = msgspec.structs.replace(message, proposals=stamped)
-        self._take(message.sender, stamped, Receive(replaced))
+        taken = stamped(message.proposals, self._name, self._hooks.now_ms())
+        replaced = msgspec.structs.replace(message, proposals=taken)
+        self._take(message.sender, taken, Receive(replaced))
 
     def _take(self, origin: int, proposals: Sequence[Proposal], event: RaftEvent) -> None:
         """Hands the leader's machine proposals, and notes whose entries they have become."""
@@ -313,24 +319,16 @@ class GroupDriver:
         """Hands the machine what callers have brought since the last time, together."""
         self._pumping = False
         me = self.state.me
-        while not self._room.is_full(me) and (due := self.proposals.due()):
+        waits = self._round_wait.for_its_end(self.proposals.waiting, self.state)
+        while not waits and not self._room.is_full(me) and (due := self.proposals.due()):
             if self.state.role == "leader":
-                stamped = self._stamped(due)
-                self._take(me, stamped, Propose(stamped))
+                taken = stamped(due, self._name, self._hooks.now_ms())
+                self._take(me, taken, Propose(taken))
             else:
                 self.handle(Propose(tuple(due)))
         number = self.reads.ask()
         if number is not None:
             self.handle(AskRead(number))
-
-    def _stamped(self, proposals: Sequence[Proposal]) -> tuple[Proposal, ...]:
-        now = max(0, self._hooks.now_ms())  # a clock before 1970 would make it unreadable
-        return tuple(
-            [
-                Proposal(one.id, encode_coordinated(CoordinatedEntry(self._name, now, one.payload)))
-                for one in proposals
-            ]
-        )
 
     # --- carrying out ----------------------------------------------------------------------------
 
@@ -352,6 +350,7 @@ class GroupDriver:
             self._committed = effects.apply[1]
         self._tell(effects)
         if self.state.commit > before:
+            self._round_wait.ended(self._pump_soon)
             at, config = self.state.log.config_at(self.state.commit)
             if at > self._config_at:
                 self._config_at = at
@@ -485,8 +484,7 @@ class GroupDriver:
         entries = self._entries(first, self._committed, QUORUM_FOLD_BYTES)
         upto = first + len(entries) - 1
         self._folding = True
-        run = readable_entries(self.state.incarnation, first, entries)
-        self._fold.fold(run, upto, self._folded)
+        self._fold.fold(LogEntries(self.state.incarnation, first, entries), upto, self._folded)
 
     def _folded(self, results: Iterable[FoldedEntry] | HoldfastError) -> None:
         self._folding = False

@@ -29,7 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.bus.ports import Link
-from holdfast.node.core.commit import Committed
+from holdfast.node.core.commit import Committed, notable
 from holdfast.node.core.committed_intake import CommitTrouble, claims_of
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.embedded.alarm_log import AlarmLog
@@ -466,7 +466,7 @@ class EmbeddedGroups:
         if group is None:
             return
         group.order.on_folded(results)
-        if any(result.ends_order for result in results):
+        if any(result.ends_order for result in notable(results)):
             group.order.closed = True
             self._spawn(self._removed(group))
 

@@ -22,6 +22,7 @@ from holdfast.rules.limits import (
     QUORUM_PROPOSALS_MAX,
     QUORUM_PROPOSED_BYTES,
 )
+from holdfast.rules.quorum.coordinated import coordinated
 from holdfast.rules.quorum.raft.messages import Proposal
 
 
@@ -53,8 +54,6 @@ class _Open(msgspec.Struct):
     proposal: Proposal
     ticks_left: int
     answers: list[Answered]
-    waits: bool = True
-    """It is to be proposed as soon as that is possible."""
     exposed: bool = False
     """A leader may have it."""
 
@@ -64,6 +63,8 @@ class OpenProposals:
 
     def __init__(self) -> None:
         self._open: dict[bytes, _Open] = {}
+        self._due: dict[bytes, Proposal] = {}
+        """Those that are to be proposed as soon as that is possible."""
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -80,23 +81,31 @@ class OpenProposals:
                     f"{len(self._open)} strong writes of {self._bytes} bytes are under way here"
                 )
             self._open[proposal.id] = _Open(proposal, ticks, [answered])
+            self._due[proposal.id] = proposal
             self._bytes += len(proposal.payload)
         else:
             known.answers.append(answered)
             known.ticks_left = max(known.ticks_left, ticks)
 
+    @property
+    def waiting(self) -> int:
+        """How many are to be proposed."""
+        return len(self._due)
+
     def due(self) -> Sequence[Proposal]:
         """The next that are to be proposed, as many as one step takes."""
         due: list[Proposal] = []
         size = 0
-        for one in self._open.values():
-            if not one.waits:
-                continue
-            size += len(one.proposal.payload)
+        for proposal in self._due.values():
+            size += len(proposal.payload)
             if due and (size > QUORUM_PROPOSED_BYTES or len(due) == QUORUM_PROPOSALS_MAX):
                 break
-            due.append(one.proposal)
-            one.waits = False
+            due.append(proposal)
+        if len(due) == len(self._due):
+            self._due.clear()
+        else:
+            for proposal in due:
+                del self._due[proposal.id]
         return due
 
     def exposed(self, ids: Iterable[bytes]) -> None:
@@ -108,14 +117,15 @@ class OpenProposals:
 
     def again(self, ids: Iterable[bytes] | None = None) -> None:
         """These, or all, are to be proposed once more."""
-        for id in self._open if ids is None else ids:
-            one = self._open.get(id)
-            if one is not None:
-                one.waits = True
+        asked = self._open if ids is None else [id for id in ids if id in self._open]
+        if asked:
+            wanted = {*self._due, *asked}
+            self._due = {id: one.proposal for id, one in self._open.items() if id in wanted}
 
     def applied(self, id: bytes, index: int, result: object) -> None:
         one = self._open.pop(id, None)
         if one is not None:
+            self._due.pop(id, None)
             self._bytes -= len(one.proposal.payload)
             for answered in one.answers:
                 answered(AppliedProposal(index, result))
@@ -134,8 +144,17 @@ class OpenProposals:
 
     def _end(self, id: bytes, end: ProposalEnd | None) -> None:
         one = self._open.pop(id)
+        self._due.pop(id, None)
         self._bytes -= len(one.proposal.payload)
         if one.exposed and end is not ProposalEnd.CLOSED:
             end = ProposalEnd.UNKNOWN
         for answered in one.answers:
             answered(end or ProposalEnd.NOT_PROPOSED)
+
+
+def stamped(proposals: Sequence[Proposal], coordinator: str, now_ms: int) -> tuple[Proposal, ...]:
+    """Proposals as the leader takes them into its log, with its name and clock."""
+    now = max(0, now_ms)  # a clock before 1970 would make it unreadable
+    return tuple(
+        [Proposal(one.id, coordinated(coordinator, now, one.payload)) for one in proposals]
+    )

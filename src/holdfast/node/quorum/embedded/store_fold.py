@@ -9,12 +9,13 @@ passed over once more.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from holdfast.node.core.commit import CommitRun, Committed, CommittedEntry
+from holdfast.node.core.commit import AppliedRun, CommitRun, Committed, CommittedEntry
 from holdfast.node.core.context import NodeContext
+from holdfast.node.quorum.embedded.committed_entries import LogEntries
 from holdfast.node.quorum.embedded.ports import Folded, FoldedEntry
 from holdfast.rules.errors import HoldfastError, StoreFailed
 from holdfast.storage.ports import Work
@@ -49,10 +50,11 @@ class StoreFold:
         self._ctx, self._mesh, self._write, self._post = ctx, mesh, write, post
 
     def fold(self, entries: Sequence[CommittedEntry], upto: int, done: Folded) -> None:
-        if not entries:
+        columns = entries.in_columns(self._mesh) if isinstance(entries, LogEntries) else None
+        if columns is None and not entries:
             self._post(partial(self._passed, upto, done))
             return
-        future = self._write(FOLD, CommitRun(self._ctx, self._mesh, entries, upto))
+        future = self._write(FOLD, CommitRun(self._ctx, self._mesh, entries, upto, columns))
         future.add_done_callback(partial(self._folded, entries, upto, done))
 
     def stand_at(self, index: int) -> None:
@@ -68,7 +70,7 @@ class StoreFold:
         entries: Sequence[CommittedEntry],
         upto: int,
         done: Folded,
-        future: Future[list[Committed]],
+        future: Future[Sequence[Committed]],
     ) -> None:
         if future.cancelled():
             return  # the loop ends
@@ -79,8 +81,16 @@ class StoreFold:
             return
         results = future.result()
         self.applied = upto
-        done(map(_entry, entries, results))
+        if isinstance(results, AppliedRun):
+            done(_entries(results))
+        else:
+            done(map(_entry, entries, results))
         self.on_folded(results)
+
+
+def _entries(results: AppliedRun) -> Iterator[FoldedEntry]:
+    for index, raw, result in results.told():
+        yield FoldedEntry(index, result.raw_id or b"", FoldedEnvelope(raw, result))
 
 
 def _entry(entry: CommittedEntry, result: Committed) -> FoldedEntry:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from holdfast.node.core.commit import Committed
+from holdfast.node.core.commit import Committed, notable
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.fold_tasks import task_of
 from holdfast.node.quorum.api import StrongReceipt
@@ -131,7 +131,7 @@ class CoordinatorDuties:
     def folded(self, results: Sequence[Committed]) -> None:
         """Notes what was committed that concerns a duty."""
         told = False
-        for result in results:
+        for result in notable(results):
             if result.op.startswith("lease."):
                 told |= self._lease_changed(result.entity)
             elif result.op.startswith("node.") and result.outcome is Outcome.APPLIED:

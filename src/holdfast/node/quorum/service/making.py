@@ -15,10 +15,12 @@ import asyncio
 from typing import NamedTuple
 
 from holdfast.node.core.engine import NodeEngine
+from holdfast.rules import compiled
 from holdfast.rules.envelope import UNCOUNTED, Envelope, decode_trusted, encode
 from holdfast.rules.errors import BadInput, IdReused, UnknownMesh
 from holdfast.rules.ids import id_text, parse_new_id
 from holdfast.rules.quorum.intents import intent_fingerprint
+from holdfast.rules.quorum.plain_intents import CHANGE
 from holdfast.rules.quorum.view import IntentRecord
 from holdfast.storage.ports import Reader
 
@@ -26,10 +28,16 @@ from holdfast.storage.ports import Reader
 class Intent(NamedTuple):
     """An intent that is to be brought into the order."""
 
-    envelope: Envelope
+    id: bytes
+    fingerprint: bytes
     raw: bytes
     waits: bool = False
     """It is in the queue already."""
+
+    @property
+    def envelope(self) -> Envelope:
+        """Nobody looks at it again but where something has gone wrong."""
+        return decode_trusted(self.raw)
 
 
 class _Known(NamedTuple):
@@ -61,7 +69,7 @@ class IntentMaker:
         asked = intent_fingerprint(op, entity, body)
         under_way = self._open.get(raw_id)
         if under_way is not None:
-            _same(raw_id, under_way.envelope.fingerprint, asked)
+            _same(raw_id, under_way.fingerprint, asked)
             return under_way
         known = self._clock() if id is None else self._known(raw_id)
         if known.record is not None:
@@ -73,17 +81,17 @@ class IntentMaker:
             _same(raw_id, envelope.fingerprint, asked)
             if envelope.mesh != self._mesh or envelope.write_class != "strong":
                 raise IdReused(f"id {id_text(raw_id)} belongs to another write of this node")
-            return Intent(envelope, known.stored, waits=True)
-        intent = self._made(raw_id, op, entity, body, asked, known.lamport)
-        self._engine.ctx.read_intents.keep(intent.raw, intent.envelope)
-        return intent
+            return Intent(raw_id, envelope.fingerprint, known.stored, waits=True)
+        self._lamport = max(self._lamport, known.lamport) + 1
+        raw = self._made_plain(raw_id, op, entity, body, asked)
+        return Intent(raw_id, asked, raw or self._made(raw_id, op, entity, body, asked))
 
     def opened(self, intent: Intent) -> None:
         """It is under way: whoever asks for the same id meanwhile sends the same bytes."""
-        self._open[intent.envelope.id] = intent
+        self._open[intent.id] = intent
 
     def closed(self, intent: Intent) -> None:
-        self._open.pop(intent.envelope.id, None)
+        self._open.pop(intent.id, None)
 
     def _known(self, id: bytes) -> _Known:
         return self._engine.read("quorum.intent", lambda tx: self._look(tx, id))
@@ -113,29 +121,40 @@ class IntentMaker:
             raise IdReused(f"id {id_text(id)} belongs to a write that this node has forgotten")
         return _Known(mesh.lamport, stored=None if entry is None else entry.raw)
 
-    def _made(
-        self, id: bytes, op: str, entity: str, body: bytes, asked: bytes, lamport: int
-    ) -> Intent:
+    def _made_plain(
+        self, id: bytes, op: str, entity: str, body: bytes, asked: bytes
+    ) -> bytes | None:
+        """The bytes of an intent that is plain, all of it checked, by the compiled part."""
+        if op != CHANGE or compiled.part is None or type(body) is not bytes:
+            return None
+        ctx = self._engine.ctx
+        return compiled.part.make_intent(
+            id, self._mesh, entity, ctx.peer, self._lamport, ctx.now_ms(), asked, body
+        )
+
+    def _made(self, id: bytes, op: str, entity: str, body: bytes, asked: bytes) -> bytes:
         if not isinstance(body, bytes):
             raise BadInput(f"the body of an intent is bytes, not {type(body).__name__}")
-        self._lamport = max(self._lamport, lamport) + 1
+        ctx = self._engine.ctx
         envelope = Envelope(
             id=id,
             mesh=self._mesh,
             op=op,
             entity=entity,
-            origin=self._engine.ctx.peer,
+            origin=ctx.peer,
             epoch=UNCOUNTED,
             seq=self._lamport,
             lamport=self._lamport,
-            created_at=self._engine.ctx.now_ms(),
+            created_at=ctx.now_ms(),
             write_class="strong",
             state="intent",
             intent=id,
             fingerprint=asked,
             body=body,
         )
-        return Intent(envelope, encode(envelope))
+        raw = encode(envelope)
+        ctx.read_intents.keep(raw, envelope)
+        return raw
 
 
 def _same(id: bytes, first: bytes, asked: bytes) -> None:

@@ -32,7 +32,7 @@ def receipt_of_commit(mesh: str, id: bytes, committed: Committed) -> StrongRecei
         state="committed",
         outcome=committed.outcome,
         number=committed.number,
-        fence="" if committed.fence is None else str(committed.fence.order),
+        fence="" if committed.fence is None else committed.fence.text,
         reason=committed.reason,
         detail=committed.detail,
         revisions=committed.revisions,

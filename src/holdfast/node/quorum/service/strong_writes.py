@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
 
-from holdfast.node.core.commit import Committed
+from holdfast.node.core.commit import Committed, notable
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.quorum.api import StrongReceipt
 from holdfast.node.quorum.ports import MeshOrder
@@ -84,7 +84,7 @@ class StrongWrites:
         self.replay.wake()
 
     def folded(self, results: Sequence[Committed]) -> None:
-        for result in results:
+        for result in notable(results):
             if result.op.startswith("lease."):
                 self.news.tell(result.entity)
 
@@ -97,7 +97,7 @@ class StrongWrites:
         if isinstance(made, KnownIntent):
             return receipt_of_record(self.mesh, made.record, made.number)
         if made.waits:
-            return await self._follow(made.envelope.id, timeout_ms)
+            return await self._follow(made.id, timeout_ms)
         until = monotonic() + timeout_ms / SECOND_MS
         if self.replay.waiting and can_wait(op) and not await self._in_line(timeout_ms):
             return await self._without(made, NoQuorum("earlier writes of this node still wait"))
@@ -122,9 +122,7 @@ class StrongWrites:
 
     async def _propose(self, intent: Intent, timeout_ms: int) -> StrongReceipt:
         try:
-            committed = await self.order.propose(
-                intent.envelope.id, intent.raw, timeout_ms=timeout_ms
-            )
+            committed = await self.order.propose(intent.id, intent.raw, timeout_ms=timeout_ms)
             if not was_decided(committed):
                 raise NoQuorum(committed.detail)
         except HoldfastError as error:
@@ -132,10 +130,10 @@ class StrongWrites:
                 raise
             return await self._without(intent, error)
         if committed.number is None:
-            known = self._record(intent.envelope.id)
+            known = self._record(intent.id)
             if known is not None:
                 return receipt_of_record(self.mesh, known.record, known.number)
-        return receipt_of_commit(self.mesh, intent.envelope.id, committed)
+        return receipt_of_commit(self.mesh, intent.id, committed)
 
     async def _without(self, intent: Intent, error: HoldfastError) -> StrongReceipt:
         """What follows for a write that found no quorum in time."""
@@ -167,9 +165,7 @@ class StrongWrites:
         made = self._maker.make("intent.abandon", id_text(id), encode_body(IntentAbandon(id)), None)
         assert isinstance(made, Intent), "its id is new"
         try:
-            given_up = await self.order.propose(
-                made.envelope.id, made.raw, timeout_ms=QUORUM_ABANDON_MS
-            )
+            given_up = await self.order.propose(made.id, made.raw, timeout_ms=QUORUM_ABANDON_MS)
         except HoldfastError:
             log.info("%s of %s could not be given up: it may be committed", id_text(id), self.mesh)
             raise _unknown(id, error) from error

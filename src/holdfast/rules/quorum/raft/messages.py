@@ -17,7 +17,6 @@ where it is decoded.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -288,7 +287,7 @@ def _checked(message: Message) -> Message:
         if message.index_term > message.term:
             raise BadQuorumMessage("a snapshot is of a later term than its sender")
     if isinstance(message, AppendEntries):
-        terms = (message.prev_term, *(entry.term for entry in message.entries), message.term)
-        if any(later < earlier for earlier, later in pairwise(terms)):
+        terms = [message.prev_term, *[entry.term for entry in message.entries], message.term]
+        if terms != sorted(terms):
             raise BadQuorumMessage("the terms of appended entries fall, or pass the sender's")
     return message

@@ -10,6 +10,7 @@ meanwhile. Nothing is kept from one transaction to the next, so nothing can be s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
@@ -27,37 +28,42 @@ from holdfast.rules.push_columns import (
     PushColumns,
     Run,
     in_columns,
+    unpacked,
 )
 from holdfast.storage.broker.accepted import Known
-from holdfast.storage.broker.sqlite.database import SEQ_BITS, BrokerDatabase
+from holdfast.storage.broker.sqlite.database import SEQ_BITS, SEQ_MASK, BrokerDatabase
 
 KINDS: Final = ("change", "topic", "dm", "queue")
 """By the number that stands for each in the table."""
 KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
-_QUEUE: Final = KIND_NUMBERS["queue"]
 _INT64: Final = apsw.SQLITE_CARRAY_INT64
 
 # An array holds the spans of a run of envelopes. Its rows are numbered from 1 on, as are the bytes
 # of what is joined; ?2 is where the run begins in the columns.
-_DEDUPE: Final = (
-    "INSERT INTO dedupe "
-    "(mesh, id, fingerprint, epoch, seq, broker_id, first_seen_at, expires_at, kind, ref) "
-    "SELECT ?3, substr(?4, (?2 + rowid) * 16 - 15, 16), substr(?5, (?2 + rowid) * 32 - 31, 32), "
-    "?6, ?7 + rowid, substr(?8, (?2 + rowid) * 16 - 15, 16), ?9, ?10, ?11, ?12 FROM carray(?1)"
-)
 _MESSAGE: Final = (
-    "INSERT INTO message (place, kind, rank, ref, sender, id, broker_id, expires_at, raw) "
-    "SELECT ?3 + rowid, ?4, ?5, ?6, ?7, substr(?8, (?2 + rowid) * 16 - 15, 16), "
-    "substr(?9, (?2 + rowid) * 16 - 15, 16), ?10, "
-    f"substr(?11, (value >> {SPAN_BITS}) - ?12, value & {SPAN_MASK}) FROM carray(?1)"
+    "INSERT INTO message (place, kind, rank, epoch, ref, sender, id, broker_id, expires_at, "
+    "fingerprint, first_seen_at, known_until, raw) "
+    "SELECT ?3 + rowid, ?4, ?5, ?6, ?7, ?8, substr(?9, (?2 + rowid) * 16 - 15, 16), "
+    "substr(?10, (?2 + rowid) * 16 - 15, 16), ?11, substr(?12, (?2 + rowid) * 32 - 31, 32), "
+    f"?13, ?14, substr(?15, (value >> {SPAN_BITS}) - ?16, value & {SPAN_MASK}) FROM carray(?1)"
+)
+_ONE_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ONE_ID: Final = "INSERT INTO dedupe VALUES (?, ?, ?)"
+_ID: Final = (
+    "INSERT INTO dedupe (mesh, id, seq) "
+    "SELECT ?2, substr(?3, rowid * 16 - 15, 16), ?4 + rowid FROM carray(?1)"
 )
 _QUEUED: Final = (
     "INSERT INTO queued (place, mesh, queue, rank) "
     "SELECT place, ?, ref, rank FROM message WHERE place BETWEEN ? AND ?"
 )
+_SEQ: Final = "SELECT seq FROM dedupe WHERE mesh = ? AND id = ?"
+_SEQS: Final = "SELECT id, seq FROM dedupe WHERE mesh = ? AND id IN carray(?)"
 _KNOWN: Final = (
-    "SELECT id, fingerprint, epoch, seq, broker_id, first_seen_at, history FROM dedupe "
-    "WHERE mesh = ? AND id IN carray(?)"
+    "SELECT place, id, fingerprint, epoch, broker_id, first_seen_at, 1 FROM message "
+    "WHERE place IN carray(?1) UNION ALL "
+    "SELECT place, id, fingerprint, epoch, broker_id, first_seen_at, 0 FROM gone "
+    "WHERE place IN carray(?1)"
 )
 
 
@@ -80,19 +86,29 @@ class _Gate:
 class _Growing:
     """A mesh while a batch is judged: what is known of it, and what becomes new."""
 
-    __slots__ = ("_places", "created", "epoch", "gates", "grown", "ids", "known", "number", "seq")
+    __slots__ = (
+        *("_places", "created", "epoch", "gates", "grown", "ids", "known", "lost", "number"),
+        "seq",
+    )
 
     def __init__(self, number: int, epoch: int, seq: int) -> None:
         self.number, self.epoch, self.seq = number, epoch, seq
         self.grown = seq
         """The last seq."""
         self.known: dict[bytes, Known] = {}
+        self.lost: list[bytes] = []
+        """Ids that lead to nothing: they come again as new ones."""
         self.gates: dict[tuple[bytes, int, str, str, str], _Gate] = {}
         self.created: list[tuple[PushColumns, int]] = []
         """What was created, each with the seq before its first."""
         self.ids: set[bytes] = set()
         """Of what was created."""
         self._places: dict[bytes, tuple[int, int]] | None = None
+
+    @property
+    def returned(self) -> list[bytes]:
+        """Those of the lost ids that were created again."""
+        return [id for id in self.lost if id in self.ids]
 
     def are_new(self, ids: tuple[bytes, ...]) -> bool:
         """Whether all of these are different, and none was seen before."""
@@ -148,16 +164,15 @@ class SqliteAccept(BrokerDatabase):
         if not batch:
             return []
         self.mark_if_due()
-        keep_until = now_ms + keep_ms
-        dedupe_until = None if dedupe_ms is None else now_ms + dedupe_ms
+        known_until = None if dedupe_ms is None else now_ms + dedupe_ms
         found = in_columns(batch)
         with self.writing(adds=True) as con:
             meshes = _meshes(con, found)
             answers = [self._judge(one, meshes.get(one.mesh), now_ms) for one in found]
             grown = {slug: mesh for slug, mesh in meshes.items() if mesh.created}
             for slug, mesh in grown.items():
-                insert_ids(con, mesh, now_ms, dedupe_until)
-                insert_messages(con, mesh, keep_until)
+                insert_ids(con, mesh)
+                insert_messages(con, mesh, now_ms, now_ms + keep_ms, known_until)
                 self.news(slug, mesh.grown)
         for slug, mesh in grown.items():
             self._reached[slug] = mesh.grown
@@ -251,7 +266,7 @@ class SqliteAccept(BrokerDatabase):
             if row is None:
                 return [None] * len(ids)
             number, epoch = row
-            found = _known(con, number, [id for id, _ in ids])
+            found, _ = _known(con, number, [id for id, _ in ids])
         return [
             found[id].answer(fingerprint, epoch) if id in found else None for id, fingerprint in ids
         ]
@@ -267,55 +282,108 @@ def _meshes(con: apsw.Connection, found: Sequence[PushColumns]) -> dict[str, _Gr
         row = con.execute("SELECT number, epoch, seq FROM mesh WHERE slug = ?", (slug,)).get
         if row is not None:
             mesh = meshes[slug] = _Growing(*row)
-            mesh.known = _known(con, mesh.number, tuple(chain.from_iterable(those)))
+            ids_of_all = tuple(chain.from_iterable(those))
+            mesh.known, mesh.lost = _known(con, mesh.number, ids_of_all)
     return meshes
 
 
-def _known(con: apsw.Connection, mesh: int, ids: Sequence[bytes]) -> dict[bytes, Known]:
+def _known(
+    con: apsw.Connection, mesh: int, ids: Sequence[bytes]
+) -> tuple[dict[bytes, Known], list[bytes]]:
+    """What is known of each id. Behind them the ids of which nothing but damage has left a trace:
+    what stood there cannot be answered for, so it is as if it had never come.
+    """
+    places = _places_of(con, mesh, ids)
+    if not places:
+        return {}, []  # nearly always
+    known: dict[bytes, Known] = {}
+    for place, id, mark, epoch, broker_id, seen_at, history in con.execute(
+        _KNOWN, (apsw.carray(array("q", places.values()), flags=_INT64),)
+    ):
+        if places.get(id) == place:
+            seq = place & SEQ_MASK
+            known[id] = Known(mark, epoch, seq, broker_id, seen_at, bool(history))
+    return known, [id for id in places if id not in known]
+
+
+def _places_of(con: apsw.Connection, mesh: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+    base = mesh << SEQ_BITS
+    if len(ids) == 1:
+        seq = con.execute(_SEQ, (mesh, ids[0])).get
+        return {} if seq is None else {ids[0]: base + seq}
     if not ids:
         return {}
-    rows = con.execute(_KNOWN, (mesh, apsw.carray(tuple(ids))))
-    return {
-        id: Known(fingerprint, epoch, seq, broker_id, first_seen_at, bool(history))
-        for id, fingerprint, epoch, seq, broker_id, first_seen_at, history in rows
-    }
+    return {id: base + seq for id, seq in con.execute(_SEQS, (mesh, apsw.carray(tuple(ids))))}
 
 
-def insert_ids(con: apsw.Connection, mesh: _Growing, now_ms: int, dedupe_until: int | None) -> None:
+def insert_ids(con: apsw.Connection, mesh: _Growing) -> None:
+    for id in mesh.returned:
+        con.execute("DELETE FROM dedupe WHERE mesh = ? AND id = ?", (mesh.number, id))
     for columns, before in mesh.created:
-        ids = b"".join(columns.ids)
-        for begin, run, spans in _runs(columns):
-            values = (mesh.number, ids, columns.prints, mesh.epoch, before + begin)
-            kind = KIND_NUMBERS[run.kind]
-            con.execute(
-                _DEDUPE,
-                (spans, begin, *values, columns.tickets, now_ms, dedupe_until, kind, run.ref),
-            )
+        if len(columns) == 1:
+            con.execute(_ONE_ID, (mesh.number, columns.ids[0], before + 1))
+            continue
+        ids = apsw.carray(columns.spans, stop=len(columns), flags=_INT64)
+        con.execute(_ID, (ids, mesh.number, b"".join(columns.ids), before))
 
 
-def insert_messages(con: apsw.Connection, mesh: _Growing, keep_until: int) -> None:
+def insert_messages(
+    con: apsw.Connection, mesh: _Growing, now_ms: int, keep_until: int, known_until: int | None
+) -> None:
     number = mesh.number
+    times = (keep_until, now_ms, known_until)
     for columns, seq in mesh.created:
-        ids = b"".join(columns.ids)
-        for begin, run, spans in _runs(columns):
-            before = (number << SEQ_BITS) + seq + begin
-            kind = KIND_NUMBERS[run.kind]
-            values = (before, kind, rank(run.priority), run.ref, columns.sender)
-            rest = (ids, columns.tickets, keep_until, columns.payload, columns.base - 1)
-            con.execute(_MESSAGE, (spans, begin, *values, *rest))
-            if kind == _QUEUE:
-                con.execute(_QUEUED, (number, before + 1, before + run.length))
+        first = (number << SEQ_BITS) + seq
+        if len(columns) == 1:
+            con.execute(_ONE_MESSAGE, _one_message(columns, first + 1, mesh.epoch, times))
+        else:
+            _insert_runs(con, columns, first, mesh.epoch, times)
+        for begin, run in _begins(columns):
+            if run.kind == "queue":
+                span = (first + begin + 1, first + begin + run.length)
+                con.execute(_QUEUED, (number, *span))
     many = mesh.grown - mesh.seq
     con.execute(
         "UPDATE mesh SET seq = ?, messages = messages + ?, dedupe = dedupe + ? WHERE number = ?",
-        (mesh.grown, many, many, number),
+        (mesh.grown, many, many - len(mesh.returned), number),
     )
 
 
-def _runs(columns: PushColumns) -> Iterator[tuple[int, Run, apsw.CArrayBinding]]:
-    """The runs of alike envelopes: where each begins, and its spans."""
+def _insert_runs(
+    con: apsw.Connection,
+    columns: PushColumns,
+    before: int,
+    epoch: int,
+    times: tuple[int, int, int | None],
+) -> None:
+    keep_until, now_ms, known_until = times
+    ids = b"".join(columns.ids)
+    told = (ids, columns.tickets, keep_until, columns.prints, now_ms, known_until)
+    payload = (columns.payload, columns.base - 1)
+    for begin, run in _begins(columns):
+        end = begin + run.length
+        spans = apsw.carray(columns.spans, start=begin, stop=end, flags=_INT64)
+        kind = KIND_NUMBERS[run.kind]
+        alike = (kind, rank(run.priority), epoch, run.ref, columns.sender)
+        con.execute(_MESSAGE, (spans, begin, before + begin, *alike, *told, *payload))
+
+
+def _one_message(
+    columns: PushColumns, place: int, epoch: int, times: tuple[int, int, int | None]
+) -> tuple[Any, ...]:
+    """The row of one that came alone."""
+    (run,), (span,) = columns.runs, unpacked(columns.spans)
+    keep_until, now_ms, known_until = times
+    begin = (span >> SPAN_BITS) - columns.base
+    alike = (KIND_NUMBERS[run.kind], rank(run.priority), epoch, run.ref, columns.sender)
+    told = (columns.ids[0], columns.tickets, keep_until, columns.prints, now_ms, known_until)
+    raw = columns.payload[begin : begin + (span & SPAN_MASK)]
+    return (place, *alike, *told, raw)
+
+
+def _begins(columns: PushColumns) -> Iterator[tuple[int, Run]]:
+    """The runs of alike envelopes, and where each begins."""
     begin = 0
     for run in columns.runs:
-        end = begin + run.length
-        yield begin, run, apsw.carray(columns.spans, start=begin, stop=end, flags=_INT64)
-        begin = end
+        yield begin, run
+        begin += run.length

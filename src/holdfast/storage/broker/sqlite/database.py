@@ -22,7 +22,7 @@ import apsw
 
 from holdfast.rules.broker_rows import BrokerMesh, Mode
 from holdfast.rules.errors import DiskFull, StoreClosed, StoreFailed, Unknown
-from holdfast.rules.limits import BROKER_CACHE_KIB, BROKER_MARK_ROWS
+from holdfast.rules.limits import BROKER_CACHE_KIB, BROKER_MARK_ROWS, BROKER_PAGE_BYTES
 from holdfast.storage import fork_gate
 from holdfast.storage.broker.accepted import mode_of
 from holdfast.storage.broker.refusals import no_mesh
@@ -126,7 +126,9 @@ class BrokerDatabase:
         prepare(self.folder, self.database)
         with alone_in(self.folder):
             self._settle_log()
-            con = connect(self.database, sync=self._sync, vfs=self._vfs)
+            con = connect(
+                self.database, sync=self._sync, vfs=self._vfs, page_bytes=BROKER_PAGE_BYTES
+            )
             managed(con)
             try:
                 con.pragma("cache_size", -BROKER_CACHE_KIB)

@@ -10,7 +10,7 @@ from holdfast.rules.errors import NewerSchema
 from holdfast.storage.sqlite import migrations
 
 PACKAGE: Final = "holdfast.storage.broker.sqlite"
-LATEST: Final = 5
+LATEST: Final = 6
 """What this code writes."""
 
 

@@ -2,7 +2,7 @@
 
 There should never be anything to find. What is found was made by damage, by a restore of single
 tables, or by a mistake of ours. `repair_orphans` builds dedupe rows again from the messages, which
-hold all that is in them.
+hold all that has to be known of them.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ _ORPHAN: Final = RowColumns("dedupe", Orphan)
 _ORPHANS: Final = (
     "SELECT coalesce(slug, ''), d.id, d.seq, 'dedupe row without its message' "
     "FROM dedupe AS d LEFT JOIN mesh ON mesh.number = d.mesh "
-    f"LEFT JOIN message AS m ON m.place = (d.mesh << {SEQ_BITS}) + d.seq "
-    "WHERE d.history = 1 AND (m.id IS NULL OR m.id <> d.id) "
+    f"LEFT JOIN message AS m ON m.place = (d.mesh << {SEQ_BITS}) + d.seq AND m.id = d.id "
+    f"LEFT JOIN gone AS g ON g.place = (d.mesh << {SEQ_BITS}) + d.seq AND g.id = d.id "
+    "WHERE m.place IS NULL AND g.place IS NULL "
     "UNION ALL "
     "SELECT coalesce(slug, ''), m.id, "
     f"m.place & {SEQ_MASK}, 'message without its dedupe row' "
     f"FROM message AS m LEFT JOIN mesh ON mesh.number = m.place >> {SEQ_BITS} "
     f"LEFT JOIN dedupe AS d ON d.mesh = m.place >> {SEQ_BITS} AND d.id = m.id "
-    f"WHERE d.seq IS NULL OR d.seq <> m.place & {SEQ_MASK} OR NOT d.history "
+    f"LEFT JOIN gone AS g ON g.place = m.place "
+    f"WHERE d.seq IS NULL OR d.seq <> m.place & {SEQ_MASK} OR g.place IS NOT NULL "
     "LIMIT ?"
 )
 _REBUILD: Final = (
-    "INSERT INTO dedupe (mesh, id, fingerprint, epoch, seq, broker_id, first_seen_at, expires_at, "
-    "history, kind, ref) SELECT ?1, id, ?3, coalesce((SELECT max(epoch) FROM epoch "
-    f"WHERE epoch.mesh = ?1 AND epoch.base < ?2 & {SEQ_MASK}), 1), ?2 & {SEQ_MASK}, broker_id, "
-    "?4, ?5, 1, kind, ref FROM message WHERE place = ?2 "
-    "ON CONFLICT (mesh, id) DO UPDATE SET fingerprint = excluded.fingerprint, "
-    "epoch = excluded.epoch, seq = excluded.seq, broker_id = excluded.broker_id, "
-    "first_seen_at = excluded.first_seen_at, expires_at = excluded.expires_at, history = 1, "
-    "kind = excluded.kind, ref = excluded.ref"
+    "UPDATE message SET fingerprint = ?2, first_seen_at = ?3, known_until = ?4, "
+    "epoch = coalesce((SELECT max(e.epoch) FROM epoch AS e "
+    f"WHERE e.mesh = ?1 >> {SEQ_BITS} AND e.base < ?1 & {SEQ_MASK}), 1) WHERE place = ?1"
+)
+_NAME: Final = (
+    f"INSERT INTO dedupe (mesh, id, seq) SELECT place >> {SEQ_BITS}, id, place & {SEQ_MASK} "
+    "FROM message WHERE place = ? ON CONFLICT DO UPDATE SET seq = excluded.seq"
 )
 _MESSAGES: Final = (
     "(SELECT count(*) FROM message "
@@ -63,6 +64,12 @@ _INCONSISTENT: Final = {
     "a mesh miscounts its ids": (
         "SELECT slug FROM mesh WHERE dedupe <> "
         "(SELECT count(*) FROM dedupe WHERE dedupe.mesh = mesh.number)"
+    ),
+    "what was removed is remembered under no id": (
+        "SELECT slug || '/' || "
+        f"(g.place & {SEQ_MASK}) FROM gone AS g JOIN mesh ON mesh.number = g.place >> {SEQ_BITS} "
+        f"LEFT JOIN dedupe AS d ON d.mesh = g.place >> {SEQ_BITS} AND d.id = g.id "
+        f"WHERE d.seq IS NULL OR d.seq <> g.place & {SEQ_MASK}"
     ),
     "a mesh is in an epoch that never began": (
         "SELECT slug FROM mesh WHERE NOT EXISTS "
@@ -124,7 +131,14 @@ class SqliteOrphans(BrokerDatabase):
         mode, days = self.noted_mode()
         seen_at = id_time_ms(row[1])
         until = None if mode == "permanent" else seen_at + days * DAY_MS
-        con.execute(_REBUILD, (number, place, fingerprint, seen_at, until))
+        con.execute(_REBUILD, (place, fingerprint, seen_at, until))
+        # Also what says that this id's message is gone, wherever it was: it is here.
+        con.execute(
+            f"DELETE FROM gone WHERE place = ?1 OR place = (SELECT (mesh << {SEQ_BITS}) + seq "
+            "FROM dedupe WHERE mesh = ?2 AND id = ?3)",
+            (place, number, one.id),
+        )
+        con.execute(_NAME, (place,))
         return True
 
     async def inconsistencies(self) -> list[str]:

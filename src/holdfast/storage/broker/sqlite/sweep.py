@@ -1,8 +1,8 @@
 """Forgetting in time.
 
 Every sweep is one short transaction. What goes of the messages goes by their time; what goes of the
-changes goes from the oldest on, and only as far as a snapshot holds them. A dedupe row goes after
-its message: no id of what is still held is ever forgotten.
+changes goes from the oldest on, and only as far as a snapshot holds them. What has to be remembered
+of it moves to `gone`, and ends there in its time: no id of what is still held is ever forgotten.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NOT_AWAITED: Final = (
     f"(expires_at <= ? OR place & {SEQ_MASK} <= {awaited_behind(f'place >> {SEQ_BITS}')})"
 )
 _OLD_MESSAGES: Final = (
-    "SELECT place, id FROM message WHERE kind IN (1, 2) AND expires_at <= ? "
+    "SELECT place FROM message WHERE kind IN (1, 2) AND expires_at <= ? "
     f"AND {_NOT_AWAITED} ORDER BY expires_at LIMIT ?"
 )
 _OLD_QUEUED: Final = (
-    f"SELECT place, expires_at, id, {_NOT_AWAITED} AND NOT EXISTS "
+    f"SELECT place, expires_at, {_NOT_AWAITED} AND NOT EXISTS "
     "(SELECT 1 FROM queued AS q WHERE q.place = message.place AND q.state < 2) "
     "FROM message INDEXED BY message_queued_ends "
     "WHERE kind = 3 AND (expires_at, place) > (?, ?) AND expires_at <= ? "
@@ -50,6 +50,13 @@ _COVERED: Final = (
     # From the snapshots on: a broker has few of them, and may have many meshes.
     "FROM snapshot CROSS JOIN mesh ON snapshot.mesh = mesh.number "
     "WHERE ready GROUP BY number HAVING max(snapshot.seq) >= first"
+)
+_KEPT: Final = (
+    "INSERT INTO gone (place, kind, epoch, ref, id, broker_id, fingerprint, first_seen_at, "
+    "known_until) SELECT place, kind, m.epoch, ref, m.id, broker_id, fingerprint, first_seen_at, "
+    # A message to which no id leads is damage, and leaves nothing behind.
+    f"known_until FROM message AS m JOIN dedupe AS d ON d.mesh = m.place >> {SEQ_BITS} "
+    f"AND d.id = m.id AND d.seq = m.place & {SEQ_MASK} WHERE m.place = ?"
 )
 _OF_REMOVED: Final = (
     ("dedupe", "id", SWEEP_ROWS),
@@ -123,11 +130,11 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
         with self.writing() as con:
             old_ms = now_ms - uncounted_ms
             late = old_ms - CONSUMER_KEEP_MS_MAX
-            gone = list(con.execute(_OLD_MESSAGES, (old_ms, late, most)))
+            gone = [place for (place,) in con.execute(_OLD_MESSAGES, (old_ms, late, most))]
             gone += self._old_queued(old_ms, late, most)
             gone += self._covered_changes(old_ms, late, most)
             self._remove_messages(gone)
-            note_lost(con, [place for place, _ in gone])
+            note_lost(con, gone)
             released, died = self._end_leases(now_ms, most)
             swept = BrokerSwept(
                 messages=len(gone),
@@ -143,7 +150,7 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
                 raise _Undone(swept)
         return swept
 
-    def _old_queued(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
+    def _old_queued(self, now_ms: int, late: int, most: int) -> list[int]:
         """Messages of queues whose time is over, without those that still wait for a taker. There
         may be many of these: each sweep looks at some, and the next one goes on behind them.
         """
@@ -151,35 +158,35 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
             _OLD_QUEUED, (late, *self._looked_at, now_ms, most)
         ).fetchall()
         self._looked_at = (found[-1][1], found[-1][0]) if len(found) == most else (0, 0)
-        return [(place, id) for place, _, id, may_go in found if may_go]
+        return [place for place, _, may_go in found if may_go]
 
-    def _covered_changes(self, now_ms: int, late: int, most: int) -> list[tuple[int, bytes]]:
+    def _covered_changes(self, now_ms: int, late: int, most: int) -> list[int]:
         """The oldest changes of each mesh, up to the last that is over, or the first that is
         awaited. What expired by `late` is kept for nobody. One that was stored by a clock that was
         ahead goes with those after it.
         """
         con = self.connection
-        gone: list[tuple[int, bytes]] = []
+        gone: list[int] = []
         for number, first, covered in list(con.execute(_COVERED)):
             base = number << SEQ_BITS
             awaited = base + con.execute(_AWAITED, (number,)).get
             rows = con.execute(
-                "SELECT place, id, expires_at FROM message "
+                "SELECT place, expires_at FROM message "
                 "WHERE place >= ? AND place <= ? AND kind = 0 ORDER BY place LIMIT ?",
                 (base + first, base + covered, max(most - len(gone), 0)),
             )
-            free: list[tuple[int, bytes]] = []
+            free: list[int] = []
             over = 0
-            for place, id, expires_at in list(rows):
+            for place, expires_at in list(rows):
                 if place > awaited and expires_at > late:
                     break
-                free.append((place, id))
+                free.append(place)
                 over = len(free) if expires_at <= now_ms else over
             if free and not over and self._is_over(base + covered, base, now_ms):
                 over = len(free)
             gone += free[:over]
             if over:
-                last = free[over - 1][0] - base
+                last = free[over - 1] - base
                 con.execute("UPDATE mesh SET first = ? WHERE number = ?", (last + 1, number))
         return gone
 
@@ -192,37 +199,23 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
         ).get
         return ends is not None and ends <= now_ms
 
-    def _remove_messages(self, gone: list[tuple[int, bytes]]) -> None:
+    def _remove_messages(self, gone: list[int]) -> None:
         con = self.connection
-        places = [(place,) for place, _ in gone]
+        places = [(place,) for place in gone]
+        con.executemany(_KEPT, places)
         con.executemany("DELETE FROM message WHERE place = ?", places)
         con.executemany("DELETE FROM queued WHERE place = ?", places)
-        con.executemany(
-            "UPDATE dedupe SET history = 0 WHERE mesh = ? AND id = ?",
-            [(place >> SEQ_BITS, id) for place, id in gone],
-        )
-        self._count_down("messages", [place >> SEQ_BITS for place, _ in gone])
+        self._count_down("messages", [place >> SEQ_BITS for place in gone])
 
     def _clear_removed(self, most: int) -> int:
         """Deletes some rows of a mesh that was removed; 0 if none are left of any."""
         con = self.connection
         numbers = self.noted_removed()
         while numbers:
-            span = (numbers[0] << SEQ_BITS, (numbers[0] + 1) << SEQ_BITS)
-            found = list(
-                con.execute(
-                    "SELECT place, id FROM message WHERE place >= ? AND place < ? LIMIT ?",
-                    (*span, most),
-                )
-            )
-            if found:
-                places = [(place,) for place, _ in found]
-                con.executemany("DELETE FROM message WHERE place = ?", places)
-                con.executemany("DELETE FROM queued WHERE place = ?", places)
-                # With their ids, so that no check takes these for orphans.
-                ids = [(numbers[0], id) for _, id in found]
-                con.executemany("DELETE FROM dedupe WHERE mesh = ? AND id = ?", ids)
-                return len(found)
+            for table in ("message", "gone"):
+                removed = self._clear_places(table, numbers[0], most)
+                if removed:
+                    return removed
             for table, key, limit in _OF_REMOVED:
                 con.execute(
                     f"DELETE FROM {table} WHERE mesh = ?1 AND ({key}) IN "
@@ -235,6 +228,19 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
             self.note_removed(numbers)
         return 0
 
+    def _clear_places(self, table: str, number: int, most: int) -> int:
+        con = self.connection
+        span = (number << SEQ_BITS, (number + 1) << SEQ_BITS)
+        sql = f"SELECT place, id FROM {table} WHERE place >= ? AND place < ? LIMIT ?"
+        found = list(con.execute(sql, (*span, most)))
+        places = [(place,) for place, _ in found]
+        con.executemany(f"DELETE FROM {table} WHERE place = ?", places)
+        con.executemany("DELETE FROM queued WHERE place = ?", places)
+        # With their ids, so that no check takes these for orphans.
+        ids = [(number, id) for _, id in found]
+        con.executemany("DELETE FROM dedupe WHERE mesh = ? AND id = ?", ids)
+        return len(found)
+
     def _forget_ids(self, now_ms: int, most: int) -> int:
         mode, days = self.noted_mode()
         if mode == "permanent":
@@ -244,13 +250,15 @@ class SqliteSweep(SqliteObjectGc, SqliteSnapshots, SqliteCommits):
         con = self.connection
         gone = list(
             con.execute(
-                "SELECT mesh, id FROM dedupe WHERE history = 0 AND expires_at IS NOT NULL "
-                "AND expires_at <= ? AND first_seen_at <= ? ORDER BY expires_at LIMIT ?",
+                "SELECT place, id FROM gone WHERE known_until IS NOT NULL AND known_until <= ? "
+                "AND first_seen_at <= ? ORDER BY known_until LIMIT ?",
                 (kept, kept - days * DAY_MS, most),
             )
         )
-        con.executemany("DELETE FROM dedupe WHERE mesh = ? AND id = ?", gone)
-        self._count_down("dedupe", [mesh for mesh, _ in gone])
+        con.executemany("DELETE FROM gone WHERE place = ?", [(place,) for place, _ in gone])
+        ids = [(place >> SEQ_BITS, id, place & SEQ_MASK) for place, id in gone]
+        con.executemany("DELETE FROM dedupe WHERE mesh = ? AND id = ? AND seq = ?", ids)
+        self._count_down("dedupe", [mesh for mesh, *_ in ids])
         return len(gone)
 
     def _count_down(self, column: str, meshes: list[int]) -> None:

@@ -4,8 +4,9 @@ are lost, conflicts that wait, notes of the queue, snapshots.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import msgspec
@@ -25,6 +26,9 @@ from holdfast.rules.quorum.view import Clash, IntentRecord, LeaseRow, LeaseWaite
 from holdfast.rules.reconcile import Outcome
 from holdfast.storage.sqlite.columns import FLAG, Codec, RowColumns
 from holdfast.storage.sqlite.committed.entities import FEW, EntityReads, EntityWrites
+
+if TYPE_CHECKING:
+    from holdfast.rules.commit_columns import CommitColumns
 
 _FENCE: Final = Codec(
     lambda token: None if token is None else str(token),
@@ -251,6 +255,13 @@ class CommittedWrites(CommittedReads, EntityWrites):
 
     def commits_add(self, rows: Sequence[CommitRow]) -> None:
         self._con.executemany(_COMMIT.insert, map(_COMMIT.values, rows))
+
+    def columns_put(
+        self, mesh: str, run: CommitColumns, fence: FenceToken, number: int, offset: int
+    ) -> array[int]:
+        from holdfast.storage.sqlite.committed.column_writes import put_columns
+
+        return put_columns(self._con, mesh, run, fence, number, offset)
 
     def voids_add(self, mesh: str, rows: Sequence[tuple[bytes, int]]) -> None:
         self._con.executemany(

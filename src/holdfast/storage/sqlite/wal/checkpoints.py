@@ -33,10 +33,15 @@ from typing import Any
 import apsw
 
 from holdfast.rules.errors import HoldfastError
-from holdfast.rules.limits import WAL_CHECKPOINT_PAGES, WAL_REST_PAGES, WAL_ROUND_PAGES_MAX
+from holdfast.rules.limits import (
+    WAL_CHECKPOINT_PAGES,
+    WAL_PAGE_BYTES,
+    WAL_REST_PAGES,
+    WAL_ROUND_PAGES_MAX,
+)
 from holdfast.storage import fork_gate
 from holdfast.storage.owned_lock import owned_lock, run_locked
-from holdfast.storage.sqlite.connection import connect, managed, refusing, shut
+from holdfast.storage.sqlite.connection import connect, managed, page_bytes_of, refusing, shut
 
 log = logging.getLogger("holdfast")
 
@@ -73,6 +78,7 @@ class Checkpoints:
         self._turn = owned_lock()
         """Held by whoever makes a checkpoint: SQLite lets one at a time."""
         self._writer: Any = refusing()
+        self._page_bytes = WAL_PAGE_BYTES
         self._begin()
         self._stilled = False
         fork_gate.watch(self)
@@ -92,10 +98,11 @@ class Checkpoints:
     def take_over(self, writer: apsw.Connection) -> None:
         """From now on no commit of this connection makes a checkpoint."""
         self._begin()
-        self._writer = writer
+        self._writer, self._page_bytes = writer, page_bytes_of(writer)
         writer.set_wal_hook(self._note_pages)  # in the place of SQLite's own
 
     def _note_pages(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        pages = pages * self._page_bytes // WAL_PAGE_BYTES
         if pages < self._pages:
             self._due = WAL_CHECKPOINT_PAGES  # the WAL has begun anew
         self._pages = pages
