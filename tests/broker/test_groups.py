@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -332,3 +333,36 @@ def test_D5_a_mesh_is_wanted_while_anybody_follows_it_or_takes_from_its_queues()
     hub.unfollow(TEAM, bob)
     hub.take_from("other", "jobs", ana)
     assert told[2:] == [("other", True)]
+
+
+def test_D4_a_group_that_is_written_in_the_loop_is_answered_behind_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small one is handed in when the large one has come back and is not answered yet."""
+    done = Acceptor._done
+    told: list[list[int]] = []
+    both = asyncio.Event()
+
+    def tell(outcomes: Sequence[Outcome]) -> None:
+        told.append(seqs_of(outcomes))
+        if len(told) == 2:
+            both.set()
+
+    def with_another(self: Acceptor, *given: Any) -> None:
+        if not told:
+            self.take([arriving(1000)], tell)
+        done(self, *given)
+
+    monkeypatch.setattr(Acceptor, "_done", with_another)
+
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            counter.inner._quick._in_a_row = 10**6
+            counter.store.may_hold_up_the_loop(lambda: True)
+            many = limits.ACCEPT_AT_ONCE_MAX + 1
+            counter.accepting.take([arriving(n) for n in range(many)], tell)
+            await both.wait()
+            assert counter.inner.groups == [many, 1]
+            assert told == [list(range(1, many + 1)), [many + 1]]
+
+    asyncio.run(story())

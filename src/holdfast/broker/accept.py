@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -81,6 +81,16 @@ class _Waiting:
             self.answered(self.answers)
 
 
+class _Begun(NamedTuple):
+    """A group that the store has."""
+
+    whose: list[_Waiting]
+    group: Parts[PushedEnvelope]
+    number: int
+    """Of the group, as the wake-ups count them."""
+    begun: float
+
+
 class Acceptor:
     """Accepts the batches of all connections of one broker process."""
 
@@ -106,6 +116,8 @@ class Acceptor:
         """How much was expected at the last look, and how much was brought for the last group."""
         self._under_way = 0
         self._woken = False
+        self._owing = False
+        """A group has come back, and its answers come before those of the next."""
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
         self._looking: set[asyncio.Task[None]] = set()
@@ -254,18 +266,15 @@ class Acceptor:
 
     def _go(self) -> None:
         """Begins groups, as many as the store takes at a time."""
-        self._woken = True  # what is brought meanwhile needs no turn of its own
-        if self._grows():
+        self._woken = self._grows()
+        if self._woken:
             asyncio.get_running_loop().call_soon(self._go)
             return
-        try:
-            while self._under_way < self._store.groups_max:
-                self._bring()
-                if not self._queue:
-                    break
-                self._begin_group()
-        finally:
-            self._woken = False
+        while self._under_way < self._store.groups_max:
+            self._bring()
+            if not self._queue:
+                return
+            self._begin_group()
 
     def _grows(self) -> bool:
         """Whether to wait for one more turn of the loop, since the last one has brought something,
@@ -278,18 +287,26 @@ class Acceptor:
         return seen < self._seen < self._brought
 
     def _bring(self) -> None:
+        if not self._expected:
+            return
         expected, self._expected = self._expected, []
-        if expected:
-            self._brought, self._seen = sum([source.waits for source in expected]), 0
+        self._brought, self._seen = sum([source.waits for source in expected]), 0
+        woken, self._woken = self._woken, True  # what is brought needs no turn of its own
         for source in expected:
             source.bring()
+        self._woken = woken
 
     def _begin_group(self) -> None:
         whose, group = self._next_group()
         self._under_way += 1
         self._counts.groups += 1
-        ended = partial(self._done, whose, group, self._wakeups.begin_group(), self._ticks())
-        asyncio.ensure_future(self._begin(group)).add_done_callback(ended)
+        one = _Begun(whose, group, self._wakeups.begin_group(), self._ticks())
+        work = asyncio.ensure_future(self._begin(group))
+        if work.done() and not self._owing:  # it was written in this thread
+            self._returned(one)
+            self._answer(one, work)
+        else:
+            work.add_done_callback(partial(self._done, one))
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[Sequence[AcceptResult]]:
         retention = self._retention
@@ -304,22 +321,23 @@ class Acceptor:
             failed.set_exception(error)
             return failed
 
-    def _done(
-        self,
-        whose: list[_Waiting],
-        group: Parts[PushedEnvelope],
-        number: int,
-        begun: float,
-        work: asyncio.Future[Sequence[AcceptResult]],
-    ) -> None:
-        self._under_way -= 1
-        self.took_s = self._ticks() - begun
-        self.rows -= len(group)
-        self.bytes -= byte_count(group)
+    def _done(self, one: _Begun, work: asyncio.Future[Sequence[AcceptResult]]) -> None:
+        self._returned(one)
+        self._owing = True
         self._go()  # first: the store writes while we answer
-        answers = self._outcomes(group, work)
-        self._wakeups.end_group(number)
-        for waiting, (_, outcomes) in zip(whose, beside(group, answers), strict=True):
+        self._owing = False
+        self._answer(one, work)
+
+    def _returned(self, one: _Begun) -> None:
+        self._under_way -= 1
+        self.took_s = self._ticks() - one.begun
+        self.rows -= len(one.group)
+        self.bytes -= byte_count(one.group)
+
+    def _answer(self, one: _Begun, work: asyncio.Future[Sequence[AcceptResult]]) -> None:
+        answers = self._outcomes(one.group, work)
+        self._wakeups.end_group(one.number)
+        for waiting, (_, outcomes) in zip(one.whose, beside(one.group, answers), strict=True):
             waiting.settle(outcomes)
         if self._idle is not None and not self.busy and not self._idle.done():
             self._idle.set_result(None)
