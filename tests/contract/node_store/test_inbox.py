@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.ids import id_text
@@ -219,3 +221,30 @@ def test_U2_ids_are_found_by_a_span(store: Store) -> None:
         assert tx.task_ids_within("other", span, 9) == []
         everything = IdSpan(bytes(16), b"\xff" * 16)
         assert len(tx.task_ids_within(MESH, everything, 99)) == 5
+
+
+@pytest.mark.parametrize(
+    "seqs",
+    [
+        range(5, 25),
+        [*range(1, 12), *range(30, 45)],
+        [*range(20, 30), *range(1, 9), 9, 9, 50],
+        [*range(1, 10), *range(4, 20)],
+    ],
+    ids=["a run", "a gap", "backwards", "twice"],
+)
+def test_D6_a_run_of_places_is_added_as_each_of_them_would_be(
+    store: Store, seqs: Sequence[int]
+) -> None:
+    known = [(7, 700), (33, 3300)]
+    rows = [(seq, 10 * at + 3) for at, seq in enumerate(seqs)]
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, known))
+    store.write(lambda tx: tx.broker_positions_add(MESH, 1, rows))
+    first: dict[int, int] = {}
+    for seq, offset in (*known, *rows):
+        first.setdefault(seq, offset)
+    with store.read() as tx:
+        assert tx.broker_positions_above(MESH, 1, 0, 0, 99) == sorted(first.items())
+        assert tx.broker_positions_at(rows[-1][1]) == (
+            [(MESH, rows[-1][0])] if first[rows[-1][0]] == rows[-1][1] else []
+        )

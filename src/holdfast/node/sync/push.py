@@ -50,7 +50,8 @@ log = logging.getLogger("holdfast")
 _ABOUT_THE_ROW = (Meaning.DONE, Meaning.REFUSED)
 """Answers of a broker that has read the row and knows what to do with it."""
 _BROKER_FAILED = 500
-_KNOWN = 200
+_KNOWN, _CREATED = 200, 201
+_DONE = Meaning.DONE
 _NAMING = ("file.share", "fact.append")
 """Ops whose envelopes may name objects."""
 _PAGES = 16
@@ -261,7 +262,11 @@ def ack_rows(
     ]
     if not found:
         return []
-    answers = [(row, answer, meaning_of(answer.status, _code(answer))) for row, answer in found]
+    answers = [
+        # Nearly all are the first, and there are many.
+        (row, answer, _DONE if answer.status == _CREATED else _meaning(answer))
+        for row, answer in found
+    ]
     settling = _Settling(engine, mesh, acks.epoch, answers, policy, chance)
     engine.write("sync.acks", settling)
     answers = settling.answers
@@ -340,6 +345,10 @@ def _convict(
         )
         if after.state == OutboxState.DEAD:
             mesh.on_dead(after)
+
+
+def _meaning(answer: PushAnswer) -> Meaning:
+    return meaning_of(answer.status, _code(answer))
 
 
 def _code(answer: PushAnswer) -> str:
