@@ -133,7 +133,7 @@ static PyObject *read_envelopes(PyObject *self, PyObject *args)
     if (found == NULL)
         return PyErr_NoMemory();
     size_t count = 0;
-    for (Py_ssize_t at = begin; at < end; at++) {
+    for (Py_ssize_t at = is_mesh(names.mesh) ? begin : end; at < end; at++) {
         int64_t span;
         memcpy(&span, spans + at * (Py_ssize_t)sizeof(int64_t), sizeof span);
         size_t offset = (size_t)(span >> SPAN_BITS), length = (size_t)(span & SPAN_MAX);
@@ -261,6 +261,7 @@ static int prepare(PyObject *module)
            PyModule_AddIntConstant(module, "SUBJECT_BYTES_MAX", SUBJECT_BYTES_MAX) |
            PyModule_AddIntConstant(module, "PREDICATE_BYTES_MAX", PREDICATE_BYTES_MAX) |
            PyModule_AddIntConstant(module, "PEER_ID_BYTES_MAX", PEER_ID_BYTES_MAX) |
+           PyModule_AddIntConstant(module, "MESH_SLUG_CHARS_MAX", MESH_SLUG_CHARS_MAX) |
            PyModule_AddIntConstant(module, "REF_CHARS_MAX", REF_CHARS_MAX) |
            PyModule_AddIntConstant(module, "INTENT_BYTES_MAX", INTENT_BYTES_MAX) |
            PyModule_AddIntConstant(module, "ENTITY_BYTES_MAX", ENTITY_BYTES_MAX) |

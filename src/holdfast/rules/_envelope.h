@@ -19,6 +19,7 @@
 #define SUBJECT_BYTES_MAX 1024
 #define PREDICATE_BYTES_MAX 256
 #define PEER_ID_BYTES_MAX 128
+#define MESH_SLUG_CHARS_MAX 64
 #define REF_CHARS_MAX 128
 #define TAGS_MAX 64
 #define TAG_BYTES_MAX 128
@@ -239,6 +240,18 @@ static int is_peer(Text text, const Names *names)
         return 1;
     return text.size <= PEER_ID_BYTES_MAX && is_printable(text) && text.at[0] != ' ' &&
            text.at[text.size - 1] != ' ';
+}
+
+/* The name of a mesh, as `names.check_mesh` allows it. */
+static int is_mesh(Text text)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        uint8_t byte = text.at[i];
+        int is_word = (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9');
+        if (!is_word && (i == 0 || (byte != '.' && byte != '_' && byte != '-')))
+            return 0;
+    }
+    return text.size > 0 && text.size <= MESH_SLUG_CHARS_MAX;
 }
 
 static int is_hex(Text text)
@@ -587,7 +600,7 @@ static int open_push(const uint8_t *raw, size_t size, Push *push)
 {
     Cursor c = {raw, raw + size};
     if (!take_byte(&c, 0x94) || !take_byte(&c, PUSH_TAG) || !take_text(&c, &push->mesh) ||
-        !is_printable(push->mesh) || !take_uint(&c, &push->epoch) || !take_array(&c, &push->count))
+        !is_mesh(push->mesh) || !take_uint(&c, &push->epoch) || !take_array(&c, &push->count))
         return 0;
     push->begin = raw;
     push->items = c;

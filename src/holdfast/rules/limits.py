@@ -1367,11 +1367,6 @@ QUORUM_FOLD_WAIT_MS: Final = 50
 QUORUM_WORD_WAIT_MS: Final = 20
 """So long the word that something is committed waits for entries that tell it too, where the member
 has no callers who wait for it."""
-QUORUM_ROUND_WAIT_MS: Final = 5
-"""So long what callers of a leader propose waits for the round that is under way, to share the
-next one."""
-QUORUM_ROUND_ENTRIES: Final = 256
-"""So many of them do not wait."""
 QUORUM_TICK_MS: Final = 100
 """The heartbeat of a group; an election takes 10 to 20 of them."""
 QUORUM_STALL_TICKS: Final = 5

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.broker.pushes.decode_push import PushSlice, Sender, decode_slice
 from holdfast.broker.pushes.push_frame import PackedAcks, PackedPush, joined_pushes, read_push
-from holdfast.protocol.frames import Acks, Push, PushAnswer, encode_frame, read_from_node
+from holdfast.protocol.frames import Acks, Item, Push, PushAnswer, encode_frame, read_from_node
 from holdfast.rules import compiled, destinations, limits
 from holdfast.rules.bodies import Fact, MemorySet, StateSet
 from holdfast.rules.errors import BadAnswer, BadInput
@@ -190,6 +190,19 @@ def test_D4_both_readers_find_the_same_in_every_frame(data: st.DataObject) -> No
     assert [raw[(s >> 31) : (s >> 31) + (s & 2**31 - 1)] for s in unpacked(found.spans)] == [
         item.raw for item in opened.items
     ]
+
+
+@pytest.mark.parametrize("mesh", ["Team", "-a", "a b", "a/b", "é", "", "t" * 65, "t\0"])
+def test_D4_both_readers_refuse_a_mesh_that_has_no_such_name(mesh: str) -> None:
+    """Whoever opens a frame looks at the name of its mesh before; none relies on that."""
+    raws = [e.state_set("k", 1, mesh=mesh)]
+    assert read_push(push(raws, mesh=mesh)) is None
+    opened = PackedPush.of(Push(mesh, 0, [Item(1, raws[0])]))
+    mine = decode_slice(opened, 0, 1, 0, Sender(b"k" * 32, "bob"), lambda: bytes(16))
+    with pure():
+        reference = decode_slice(opened, 0, 1, 0, Sender(b"k" * 32, "bob"), lambda: bytes(16))
+    assert told(mine) == told(reference)
+    assert not mine.good
 
 
 def test_D4_both_readers_refuse_a_frame_that_promises_more_items_than_it_has() -> None:

@@ -8,7 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.rules.bus.meshes.coverage import StreamName
+from holdfast.rules.commit_columns import read_columns
+from holdfast.rules.envelope import encode
 from holdfast.rules.limits import KNOWN_PAST_MS
+from holdfast.rules.quorum.coordinated import coordinated
 from holdfast.rules.quorum.state_rows import QueueNote, RevisionRow
 from holdfast.rules.quorum.view import LeaseRow
 from holdfast.rules.rows import BlockedPeer, JobRow, PeerRow
@@ -29,6 +32,7 @@ from support.committed_rows import (
 )
 from support.dump import dump
 from support.envelopes import MESH, MODEL, make_id, state_set
+from support.quorum_state import change, fence, operation
 from support.stores import (
     append,
     arrived,
@@ -109,6 +113,29 @@ def ground(tx: Transaction) -> None:
     tx.snapshot_put(mesh_snapshot())
 
 
+COLUMNS = read_columns(
+    MESH,
+    [
+        coordinated("ana", 1, encode(change(operation("put", "mission", id, {"title": "t"}))))
+        for id in ("m", "n", "m")
+    ],
+)
+"""None where there is no compiled part: then no store ever gets some."""
+
+
+def append_columns(tx: Transaction) -> object:
+    if COLUMNS is None:
+        return tx.log_append_new([arrived(30)], 10_000)
+    return tx.log_append_columns(MESH, COLUMNS, 10_000)
+
+
+def put_columns(tx: Transaction) -> None:
+    if COLUMNS is None:
+        tx.commits_add([commit_row(4, 2)])
+    else:
+        tx.columns_put(MESH, COLUMNS, fence(7), 2, 4)
+
+
 STEPS: dict[str, Callable[[Transaction], object]] = {
     "stream_add, the next": lambda tx: tx.stream_add(BOB, [(4, 4, b"m" * 32)]),
     "stream_add, several": lambda tx: tx.stream_add(BOB, [(1, 5, b"m" * 32), (3, 4, b"n" * 32)]),
@@ -121,6 +148,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "entity_revisions_add": lambda tx: tx.entity_revisions_add(
         MESH, [RevisionRow("mission", "m", 2, 2, False, True)]
     ),
+    "columns_put": put_columns,
     "commits_add": lambda tx: tx.commits_add([commit_row(4, 2)]),
     "committed_clear": lambda tx: tx.committed_clear(MESH),
     "committed_move": lambda tx: tx.committed_move("~stage", MESH, 5),
@@ -150,6 +178,7 @@ STEPS: dict[str, Callable[[Transaction], object]] = {
     "log_append": lambda tx: append(tx, 30, now_ms=10_000),
     "log_append, through a zone": lambda tx: append(tx, 30, via=1),
     "log_append_new": lambda tx: tx.log_append_new([arrived(30), arrived(32)], 10_000, 1),
+    "log_append_columns": append_columns,
     "log_set_aside": lambda tx: tx.log_set_aside(3, b"another"),
     "log_truncate": lambda tx: tx.log_truncate(4, 10, 91),
     "log_replace": lambda tx: tx.log_replace(3, state_set("k", 9, id=make_id(3), lamport=9)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.node.quorum.embedded.group_driver import GroupDriver
 from holdfast.node.quorum.embedded.ports import GroupHooks
-from holdfast.rules.limits import QUORUM_ROUND_WAIT_MS, QUORUM_WORD_WAIT_MS
+from holdfast.rules.limits import QUORUM_WORD_WAIT_MS
 from holdfast.rules.quorum.raft.log import RaftLog
 from holdfast.rules.quorum.raft.messages import (
     AppendAnswer,
@@ -44,10 +44,6 @@ class Leader:
     def write(self, number: int) -> None:
         self.driver.propose(proposal(number), 100, lambda end: None)
         self.place.run()
-        waits = [one for one in self.timers if one[0] == QUORUM_ROUND_WAIT_MS]
-        for one in waits:  # it is not held up by the round before it
-            self.timers.remove(one)
-            one[1]()
         while self.place.wrote:
             self.place.wrote.pop(0)(None)
 

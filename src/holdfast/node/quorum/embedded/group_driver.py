@@ -50,7 +50,6 @@ from holdfast.node.quorum.embedded.ports import (
     SnapshotPorts,
     VoterNet,
 )
-from holdfast.node.quorum.embedded.round_wait import RoundWait
 from holdfast.node.quorum.embedded.sent_snapshots import SentSnapshots
 from holdfast.rules.errors import HoldfastError, MustRejoin
 from holdfast.rules.limits import (
@@ -142,7 +141,6 @@ class GroupDriver:
         self._committed = state.told
         self._folding = False
         self._fold_wait = FoldWait(hooks, self._fold_next)
-        self._round_wait = RoundWait(hooks, self._pump)
         self._pumping = False
         self._later: set[bytes] = set()
         """Proposals that are tried again with the next tick."""
@@ -319,8 +317,7 @@ class GroupDriver:
         """Hands the machine what callers have brought since the last time, together."""
         self._pumping = False
         me = self.state.me
-        waits = self._round_wait.for_its_end(self.proposals.waiting, self.state)
-        while not waits and not self._room.is_full(me) and (due := self.proposals.due()):
+        while not self._room.is_full(me) and (due := self.proposals.due()):
             if self.state.role == "leader":
                 taken = stamped(due, self._name, self._hooks.now_ms())
                 self._take(me, taken, Propose(taken))
@@ -350,7 +347,6 @@ class GroupDriver:
             self._committed = effects.apply[1]
         self._tell(effects)
         if self.state.commit > before:
-            self._round_wait.ended(self._pump_soon)
             at, config = self.state.log.config_at(self.state.commit)
             if at > self._config_at:
                 self._config_at = at

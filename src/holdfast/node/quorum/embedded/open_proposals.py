@@ -87,11 +87,6 @@ class OpenProposals:
             known.answers.append(answered)
             known.ticks_left = max(known.ticks_left, ticks)
 
-    @property
-    def waiting(self) -> int:
-        """How many are to be proposed."""
-        return len(self._due)
-
     def due(self) -> Sequence[Proposal]:
         """The next that are to be proposed, as many as one step takes."""
         due: list[Proposal] = []
