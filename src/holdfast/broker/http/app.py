@@ -26,6 +26,7 @@ from holdfast.broker.http import (
     oversight,
     queues,
     snapshots,
+    tokens,
 )
 from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.pushes.decode_push import decode_push
@@ -48,7 +49,7 @@ log = logging.getLogger("holdfast")
 
 _MODULES: Final = (
     *(hello, meshes, destinations, envelopes, logs, queues, objects, snapshots, commits),
-    *(operator, oversight, metrics, openapi, docs_page),
+    *(operator, oversight, tokens, metrics, openapi, docs_page),
 )
 _BEGIN: Final = b"/v1/meshes/"
 _END: Final = b"/envelopes"
