@@ -24,8 +24,6 @@ from holdfast.node.core.change import (
     Receipt,
     known_receipt,
     refuse_undecided,
-    refused_send,
-    set_aside,
 )
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
@@ -36,6 +34,7 @@ from holdfast.node.core.fold import (
     model_of,
     refuse_forked_event,
 )
+from holdfast.node.core.operations import refused_send, set_aside
 from holdfast.node.core.streams import PlacedInStreams
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
 from holdfast.rules.bodies import AuditAppend, Body, MessageSend, family_of

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 
-from holdfast.rules.arrivals import Arrived
-from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import NOT_BY_ENTITY, Entry
-from holdfast.storage.sqlite.bus.streams import StreamWrites
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
+from holdfast.storage.sqlite.tables.later import LaterWrites
 
 if TYPE_CHECKING:
+    from holdfast.rules.arrivals import Arrived
     from holdfast.rules.commit_columns import CommitColumns
 
 _ENTRY = RowColumns("log", Entry)
@@ -159,7 +158,7 @@ class LogReads(LogPages):
         return entries
 
 
-class LogWrites(LogReads, LeafWrites, StreamWrites):
+class LogWrites(LogReads, LeafWrites, LaterWrites):
     _recorded_at = 0
     """The newest time in the log that this transaction knows of; 0 before its first append."""
 
@@ -260,6 +259,9 @@ class LogWrites(LogReads, LeafWrites, StreamWrites):
         ).fetchall()
         if not doomed:
             return 0
+        # Here, because a write needs no name of a stream while its mesh is not on the bus.
+        from holdfast.rules.bus.meshes.coverage import StreamName
+
         gone = [decode_trusted(raw) for _, _, raw in doomed]
         self._con.executemany(
             "INSERT INTO forgotten (id, offset, fingerprint, truncated_at) VALUES (?, ?, ?, ?)",
