@@ -1,7 +1,8 @@
 """A session on a WebSocket: the shell that carries out what `session` decides.
 
 An idle connection has no task. One is made when something arrives or is woken, and ends when there
-is nothing left to do. Answers that are ready in the same turn of the loop leave in one frame.
+is nothing left to do; a push of a member needs none. Answers that are ready in the same turn of the
+loop leave in one frame, and the last answer that the other side waits for leaves at once.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Connection:
         self._paused = False
         self._gone = False
         self._task: asyncio.Task[None] | None = None
+        self._reading = False
+        """A push is read in the next turn of the loop."""
         self._meshes: frozenset[str] = frozenset()
         self._queues: frozenset[tuple[str, str]] = frozenset()
 
@@ -128,8 +131,25 @@ class Connection:
     # --- at work -------------------------------------------------------------------------------
 
     def _go(self) -> None:
-        if self._task is None and self._has_work():
+        if self._task is not None or self._reading or not self._has_work():
+            return
+        if self._session.has_plain_push:
+            # With the next turn: what arrives together is read together.
+            self._reading = True
+            self._loop.call_soon(self._read)
+        else:
             self._task = self._loop.create_task(self._work())
+
+    def _read(self) -> None:
+        """Reads a push without a task, which would cost a lone one more than its reading."""
+        self._reading = False
+        try:
+            if self._has_work() and self._session.has_plain_push:
+                self._carry_out(self._session.push_step())
+                self._hold_back()
+        except Exception:
+            self._fault("talked with it")
+        self._go()
 
     def _has_work(self) -> bool:
         # Every frame may need an answer: none is looked at while there is no room for one.
@@ -179,6 +199,8 @@ class Connection:
     def _accepted(self, accept: Accept, outcomes: Sequence[Outcome]) -> None:
         try:
             self._carry_out(self._session.accepted(accept, outcomes))
+            if not self._session.items:
+                self._flush()  # it waits for nothing more, and may wait with its next push
             self._hold_back()
         except Exception:
             self._fault("answered its push")

@@ -2,6 +2,7 @@
 
     receive(raw)          a frame arrived; it waits here until a step takes it
     await step()          does the next piece of work: one frame, one slice of a push, or pages
+    push_step()           the same for a push that may be read without asking the store
     accepted(…)           the acceptor has the outcomes of a slice
     tick(…), stop()       a second is over; the broker stops
 
@@ -282,6 +283,22 @@ class Session:
             self._stepping = False
         return [*out, *self._goodbye()]
 
+    @property
+    def has_plain_push(self) -> bool:
+        """What waits is a push of which the store needs not be asked before it is read."""
+        if self._closed or self._push is not None or not self._inbox:
+            return False
+        frame = self._inbox[0][0]
+        return isinstance(frame, PackedPush) and self._strangers.was_member(frame.mesh, self.key)
+
+    def push_step(self) -> list[Effect]:
+        """The step that reads a plain push; it waits for nothing."""
+        assert not self._stepping, "one step at a time"
+        frame, size = self._inbox.popleft()
+        assert isinstance(frame, PackedPush), "it was looked at before"
+        items, size = self._joined(frame, size)
+        return [*self._begin_push(items, size), *self._goodbye()]
+
     async def _on_frame(self, frame: _Frame, size: int) -> list[Effect]:
         if isinstance(frame, PackedPush) and self.key:
             return await self._on_push(frame, size)
@@ -351,8 +368,8 @@ class Session:
 
     # --- pushes --------------------------------------------------------------------------------
 
-    async def _on_push(self, frame: PackedPush, size: int) -> list[Effect]:
-        """Reads the first slice of a push, and of those that wait behind it for the same mesh."""
+    def _joined(self, frame: PackedPush, size: int) -> tuple[PackedPush, int]:
+        """A push, with those that wait behind it for the same mesh, and how large they are."""
         pushes, count = [frame], len(frame)
         while self._inbox and count < SLICE_ITEMS:
             after, more = self._inbox[0]
@@ -366,11 +383,15 @@ class Session:
             pushes.append(after)
             count += len(after)
             size += more
-        items = joined_pushes(pushes)
-        if len(items) > limits.PUSH_ITEMS_MAX:
-            return self._close(close_codes.TOO_LARGE, "so many items are too many for one push")
+        return joined_pushes(pushes), size
+
+    async def _on_push(self, frame: PackedPush, size: int) -> list[Effect]:
+        """Reads the first slice of a push, if its sender is a member."""
+        items, size = self._joined(frame, size)
         admitted: list[Effect] = []
-        if not self._strangers.was_member(frame.mesh, self.key):
+        if len(items) <= limits.PUSH_ITEMS_MAX and not self._strangers.was_member(
+            frame.mesh, self.key
+        ):
             try:
                 await self._strangers.require_member(frame.mesh, self.key)
             except HoldfastError as error:
@@ -378,8 +399,13 @@ class Session:
             if not self._member:
                 self._member = True
                 admitted = [Proved(member=True)]
+        return [*admitted, *self._begin_push(items, size)]
+
+    def _begin_push(self, items: PackedPush, size: int) -> list[Effect]:
+        if len(items) > limits.PUSH_ITEMS_MAX:
+            return self._close(close_codes.TOO_LARGE, "so many items are too many for one push")
         most = slice_size(len(items), by_halves=self._accept_s() < _QUICK_S)
-        return [*admitted, *self._next_slice(_Push(items, size, most))]
+        return self._next_slice(_Push(items, size, most))
 
     def _refuse_push(self, items: PackedPush, size: int, error: HoldfastError) -> list[Effect]:
         """One answer for all items, none of which was read."""

@@ -10,6 +10,7 @@ PATH_BYTES_MAX: Final[int]
 SUBJECT_BYTES_MAX: Final[int]
 PREDICATE_BYTES_MAX: Final[int]
 PEER_ID_BYTES_MAX: Final[int]
+MESH_SLUG_CHARS_MAX: Final[int]
 REF_CHARS_MAX: Final[int]
 TAGS_MAX: Final[int]
 TAG_BYTES_MAX: Final[int]
@@ -85,4 +86,10 @@ def fingerprint(
     body: bytes,
     /,
 ) -> bytes | None: ...
+def leaves(joined: bytes, ends: bytes, /) -> bytes: ...
+def read_facts(
+    batch: tuple[bytes, ...], origin: str, /
+) -> tuple[
+    bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[tuple[str, str, int, int, int]]
+]: ...
 def sha256(raw: bytes, /) -> bytes: ...

@@ -34,7 +34,7 @@ from holdfast.protocol.error_body import ErrorBody, ErrorDetail
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
 from holdfast.rules.web_access import WebAccess
-from holdfast.transport.known_heads import EMPTY_LINE, Headers, KnownHead, KnownHeads
+from holdfast.transport.known_heads import EMPTY_LINE, Headers, KnownHeads, RequestHead
 from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
 
 ABORT: Final = "holdfast.abort"
@@ -44,6 +44,8 @@ ENDED: Final = "holdfast.ended"
 
 _QUICK_BYTES_MAX: Final = 65_535
 """The largest body on the fast path: with one byte more uvicorn stops reading for a while."""
+
+_NO_BODY: Final = "a request that asks for another protocol has no body here"
 
 Lines = Mapping[str, Callable[[str], WebSocketHandler]]
 """By path: makes the handler of a WebSocket that is opened there, from the listener's kind."""
@@ -59,8 +61,27 @@ class Quick(Protocol):
     def takes(self, url: bytes) -> bool:
         """Whether a POST with a small body to this URL takes the fast path."""
 
-    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
-        """Answers by calling `done`, now or later. Never raises."""
+    def answer(self, head: RequestHead, body: bytes, done: Done) -> None:
+        """Answers by calling `done`, now or later. Never raises. The same head comes again with the
+        next request that has its bytes: what it says does not change, whether it may does.
+        """
+
+
+class Fronts:
+    """How the answers of one listener begin: all but the length. Nearly all begin like the last."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, object, object] = 0, None, None
+        self._front = b""
+
+    def of(self, status: int, usual: Headers, headers: Headers) -> bytes:
+        """`usual` are the headers of every answer: another list each second."""
+        was, of_all, own = self._last
+        if status != was or usual is not of_all or headers is not own:
+            lines = [b"%b: %b\r\n" % one for one in (*usual, *headers)]
+            self._front = b"".join([STATUS_LINE[status], *lines])
+            self._last = status, usual, headers
+        return self._front
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -71,6 +92,7 @@ class HttpConnection(HttpToolsProtocol):
     quick: Quick | None
     web: WebAccess
     heads: KnownHeads
+    fronts: Fronts
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -79,8 +101,6 @@ class HttpConnection(HttpToolsProtocol):
         """What was read and not parsed yet, from `_ahead_at` on."""
         self._ahead_at = 0
         self._woken = False
-        self._usual: tuple[object, bytes] = None, b""
-        """The headers of every answer, and their lines."""
         self._idle_since: float | None = None
         """When the last answer was sent, if nothing came since."""
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -93,10 +113,10 @@ class HttpConnection(HttpToolsProtocol):
         self._chunked = False
         self._body_left = 0
         """How much of a body of known length has not come yet."""
-        self._body_came_bytes = 0
-        """What the parser gets together with a head, behind it."""
         self._whole_head = b""
-        """The head that the parser gets whole, with nothing before it."""
+        """The head that came whole, with nothing before it."""
+        self._behind_head = 0
+        """How much came together with it, behind it."""
         self._last_bytes = b""
         self._head_bytes = 0
         """What the parser got since the end of the last head, or the last byte of a body."""
@@ -128,27 +148,35 @@ class HttpConnection(HttpToolsProtocol):
             self._parse(data, 0)
         elif self._is_known(data):
             return
-        elif self._is_one(data):
-            # Nearly always: one head, and perhaps its body.
-            self._await_head()
-            self._whole_head = data[: len(data) - self._body_came_bytes]
-            super().data_received(data)
-            self._whole_head = b""
-            if self._message_open:
-                self._last_bytes = data[-3:]
-                self._await_body()
         else:
-            self._parse(data, 0)
+            self._begin(data)
 
-    def _is_one(self, data: bytes) -> bool:
-        """Whether the parser may get all of it at once: it holds one whole head, no more."""
+    def _begin(self, data: bytes) -> None:
+        """Nearly always: a whole head, and perhaps its body. The parser gets the head alone, as
+        what comes behind it may be the beginning of another one.
+        """
         head = data.find(EMPTY_LINE) + len(EMPTY_LINE)
-        if not len(EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX:
-            return False
-        if data.find(EMPTY_LINE, head) >= 0 or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
-            return False
-        self._body_came_bytes = len(data) - head
-        return True
+        is_whole = len(EMPTY_LINE) <= head <= limits.HEAD_BYTES_MAX
+        if not is_whole or data.count(b"\n", 0, head) > limits.HEAD_LINES_MAX:
+            self._parse(data, 0)
+            return
+        self._await_head()
+        self._whole_head, self._behind_head = data[:head], len(data) - head
+        super().data_received(self._whole_head)
+        self._last_bytes = EMPTY_LINE[-3:]
+        if self._upgraded:
+            self._hand_on(data, head)
+        elif self._behind_head and not self.transport.is_closing():
+            self._parse(data, head)
+        elif self._message_open:
+            self._await_body()
+        self._whole_head = b""
+
+    def _hand_on(self, data: bytes, at: int) -> None:
+        """What came behind the request for a WebSocket is its first frame."""
+        after = self.transport.get_protocol()
+        if at < len(data) and isinstance(after, WebSocketConnection):
+            after.data_received(data[at:])
 
     def _is_known(self, data: bytes) -> bool:
         """Whether it is one whole request whose head was parsed before; then it is under way."""
@@ -158,13 +186,12 @@ class HttpConnection(HttpToolsProtocol):
         head, begin = found
         if not self.quick.takes(head.url):
             return False
-        self._head_came()
+        if self._head_timer is not None:
+            self._head_came()
         self._idle_since = None
-        cycle = _QuickCycle()
-        cycle.more_body = False
+        cycle = _KnownCycle()
         self.cycle = cycle  # type: ignore[assignment]
-        done = partial(self._answer_quickly, cycle)
-        self.quick.answer(self.kind, head.url, head.headers, data[begin:], done)
+        self.quick.answer(head, data[begin:], partial(self._answer_quickly, cycle))
         return True
 
     @property
@@ -192,7 +219,6 @@ class HttpConnection(HttpToolsProtocol):
                 return
             if not self._answering:
                 self._await_head()
-            self._body_came_bytes = 0
             cut = self._cut(data, at)
             piece = data[at:cut]
             at = cut
@@ -203,9 +229,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
             super().data_received(piece)
             if self._upgraded:
-                after = self.transport.get_protocol()
-                if at < end and isinstance(after, WebSocketConnection):
-                    after.data_received(data[at:])
+                self._hand_on(data, at)
                 return
             if self.transport.is_closing():
                 return
@@ -308,8 +332,7 @@ class HttpConnection(HttpToolsProtocol):
         origins: list[bytes] = []
         for name, value in self.headers:
             if name == b"content-length":
-                size = int(value)
-                self._body_left = max(0, size - self._body_came_bytes)
+                self._body_left = size = int(value)
             elif name == b"host":
                 hosts.append(value)
             elif name == b"origin":
@@ -318,6 +341,10 @@ class HttpConnection(HttpToolsProtocol):
                 unusual = True
                 self._chunked = self._chunked or name == b"transfer-encoding"
         if (hosts != self._hosts_known or origins) and not self._let_in(hosts, origins):
+            return
+        if (size or self._chunked) and self.parser.should_upgrade():
+            # The parser takes what follows for no body, and so for another request.
+            self._refuse(400, "bad_request", _NO_BODY, "leave the header Upgrade out")
             return
         if unusual or self.quick is None or not self._begin_quickly(self.quick, size):
             super().on_headers_complete()
@@ -347,11 +374,11 @@ class HttpConnection(HttpToolsProtocol):
         if cycle is not None:
             self._body_came()
             assert self.quick is not None, "the fast path has begun"
-            body, headers = bytes(cycle.body), tuple(self.headers)
-            if self._whole_head and len(body) == self._body_came_bytes:
-                cycle.met = self._whole_head, KnownHead(self.url, headers, len(body))
-            done = partial(self._answer_quickly, cycle)
-            self.quick.answer(self.kind, self.url, headers, body, done)
+            body = bytes(cycle.body)
+            head = RequestHead(self.kind, self.url, tuple(self.headers), len(body))
+            if self._whole_head and len(body) == self._behind_head:
+                cycle.met = self._whole_head, head
+            self.quick.answer(head, body, partial(self._answer_quickly, cycle))
 
     # --- the fast path -------------------------------------------------------------------------
 
@@ -366,7 +393,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def _answer_quickly(
-        self, cycle: _QuickCycle, status: int, body: bytes, headers: Headers
+        self, cycle: _QuickCycle | _KnownCycle, status: int, body: bytes, headers: Headers
     ) -> None:
         if cycle.disconnected or self.transport.is_closing():
             return
@@ -379,15 +406,9 @@ class HttpConnection(HttpToolsProtocol):
     def _write_answer(
         self, status: int, body: bytes, headers: Headers, *, keep_alive: bool
     ) -> None:
-        usual = self.server_state.default_headers
-        if usual is not self._usual[0]:  # they change once a second
-            self._usual = usual, b"".join([b"%b: %b\r\n" % one for one in usual])
-        lines = [STATUS_LINE[status], self._usual[1]]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
+        front = self.fronts.of(status, self.server_state.default_headers, headers)
         close = b"" if keep_alive else b"connection: close\r\n"
-        lines += (b"content-length: %d\r\n%b\r\n" % (len(body), close), body)
-        self.transport.write(b"".join(lines))
+        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (front, len(body), close, body))
         if not keep_alive:
             self.transport.close()
 
@@ -513,11 +534,25 @@ class _QuickCycle:
     message_event = _Never()
 
     def __init__(self) -> None:
-        self.met: tuple[bytes, KnownHead] | None = None
+        self.met: tuple[bytes, RequestHead] | None = None
         """A head that is not known yet, and what the parser made of it."""
         self.body = bytearray()
         self.disconnected = self.response_complete = False
         self.keep_alive = self.more_body = True
+
+
+class _KnownCycle:
+    """The same for a call that came whole under a known head."""
+
+    __slots__ = ("disconnected", "keep_alive", "response_complete")
+    message_event = _Never()
+    body = b""
+    met = None
+    more_body = False
+
+    def __init__(self) -> None:
+        self.disconnected = self.response_complete = False
+        self.keep_alive = True
 
 
 class _Flow(FlowControl):

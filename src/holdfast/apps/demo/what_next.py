@@ -22,10 +22,14 @@ def say(stage: DemoStage) -> None:
         screen.command(join([*query, "--lake", str(stage.lake)]))
     screen.command(f"{join(['rm', '-r', str(stage.folder)])}    # when you have seen enough")
     screen.blank()
+    screen.said("See it in a browser, with a story to follow:")
+    screen.command(join([program(), "demo", "--console"]))
+    screen.blank()
     screen.said("Begin on your own, and go on with docs/tour.md:")
     screen.command(join([program(), "init", "--mesh", "team"]))
     screen.command(join([program(), "state", "set", "hello", "world"]))
-    screen.command(join([program(), "up"]))
+    screen.command(join([program(), "up", "--tcp", "127.0.0.1:0", "--detach"]))
+    screen.command(join([program(), "console"]))
 
 
 def command_line(*words: str) -> str:

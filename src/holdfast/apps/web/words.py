@@ -79,6 +79,11 @@ def span(ms: int) -> str:
     raise AssertionError("the last unit takes everything")
 
 
+def took(ms: float) -> str:
+    """How long something took that may take next to no time."""
+    return f"{ms:.1f} ms" if ms >= 0.05 else "under 0.1 ms"
+
+
 def size(count: int | None) -> str:
     """Bytes, as people say them."""
     if count is None:
@@ -135,6 +140,7 @@ def printable(text: str) -> str:
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "iso": iso,
     "span": span,
+    "took": took,
     "size": size,
     "count": count,
     "some": some,

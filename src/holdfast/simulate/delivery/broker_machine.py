@@ -77,7 +77,7 @@ class Loop(asyncio.SelectorEventLoop):
 async def _until_idle(work: Coroutine[Any, Any, T] | None) -> T | None:
     result = None if work is None else await work
     quiet = 0
-    while quiet < 3:  # a callback of the last turn may begin something
+    while quiet < 5:  # callbacks of the last turns may begin something
         await asyncio.sleep(0)
         quiet = quiet + 1 if len(asyncio.all_tasks()) == 1 else 0
     return result

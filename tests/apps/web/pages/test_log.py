@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +83,30 @@ def test_U5_a_filter_looks_back_a_bounded_way(
 @pytest.mark.parametrize("offset", ["0", "99999999", "-1", "x", "1e3", "9" * 30])
 def test_U5_an_entry_that_is_not_there_is_said_to_be(console: ConsoleInThread, offset: str) -> None:
     assert console.browser().get(f"/log/{offset}").status in (404, 409)
+
+
+def test_U5_a_line_says_what_people_look_for() -> None:
+    def said(op: str, **row: Any) -> str:
+        return log.said_by({"op": op, **row})
+
+    assert said("state.set", body={"value": "green"}) == "green"
+    assert said("task.create", body={"title": "paint", "description": "the fence"}) == "paint"
+    assert said("fact.append", predicate="pressure", object={"bar": 4}) == 'pressure {"bar":4}'
+    assert said("file.share", body={"sha256": "ab", "size": 2048}) == "2.0 KiB"
+    assert said("message.send", body={"content": "aGVsbG8=", "content_type": "text/plain"}) == (
+        "hello"
+    )
+    assert said("message.send", body={"content": "/w==", "content_type": "image/png"}) == (
+        "1 B of image/png"
+    )
+    assert said("state.delete", body={}) == said("entity.change") == ""
+
+
+def test_U5_a_fact_is_shown_whole(tmp_path: Path) -> None:
+    with console_up(make_home(tmp_path / "home")) as found:
+        found.up.daemon.api.node.mesh("team").facts.append("pump", "pressure", {"bar": 4.5})
+        browser = found.browser()
+        assert "pressure" in browser.get("/log").text
+        entry = browser.get("/log/1").text
+        assert "&#34;bar&#34;: 4.5" in entry
+        assert "does not know such an op" not in entry

@@ -82,7 +82,7 @@ def _brokers(found: Any) -> Iterator[Finding]:
                 yield Finding("bad", told, mesh["trouble"]["hint"], link="/topology")
             if mesh["dead"]:
                 said = f"{some(mesh['dead'], 'message')} of {mesh['mesh']} were refused."
-                yield Finding("warn", said, command="holdfast outbox list --failed")
+                yield Finding("warn", said, link="/outbox?state=dead")
             if mesh["state"] == "paused":
                 said = f"{mesh['mesh']} is paused: what is written here waits."
                 yield Finding("calm", said, command=f"holdfast mesh resume --mesh {mesh['mesh']}")
@@ -112,16 +112,13 @@ def _conflicts(found: Any) -> Iterator[Finding]:
     items = (found or {}).get("items", ())
     if items:
         more = " or more" if found.get("next") else ""
-        said = f"{count(len(items))}{more} conflicts are open."
-        yield Finding(
-            "calm",
-            said,
-            "Merges kept one side; the other can be restored.",
-            "holdfast conflict list",
-        )
+        one = len(items) == 1 and not more
+        said = "1 conflict is open." if one else f"{count(len(items))}{more} conflicts are open."
+        kept = "Merges kept one side; the other can be restored."
+        yield Finding("calm", said, kept, link="/conflicts")
 
 
 def _unread(status: Mapping[str, Any] | None) -> Iterator[Finding]:
     if status and status["unread"]:
         said = f"{some(status['unread'], 'message')} unread."
-        yield Finding("calm", said, command="holdfast inbox list")
+        yield Finding("calm", said, link="/inbox?unread=yes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import msgspec
 
 from holdfast.apps.web.page import ConsolePage, url
 from holdfast.apps.web.view import PageView, no_such
-from holdfast.apps.web.words import cut, plain
+from holdfast.apps.web.words import as_json, cut, plain, size
 from holdfast.rules.bodies import OPS
 from holdfast.rules.limits import CONSOLE_LOOK_BACK, CONSOLE_LOOK_STEP, CONSOLE_ROWS
 
@@ -61,16 +62,55 @@ async def _look_back(
     return found[:CONSOLE_ROWS], at
 
 
+async def latest(view: PageView, log: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The newest entries, as lines."""
+    end = log["head"] + 1
+    begin = max(log["first"], end - count)
+    return (await _look_back(view, dict.fromkeys(_FILTERS, ""), begin, end))[0]
+
+
 def _line(row: dict[str, Any]) -> dict[str, Any]:
-    body = row.pop("body", None)
-    return {**row, "says": "" if not body else cut(_says(body), _LINE_CHARS)}
+    """What people look for in an entry; a task is known by its title, not by its id."""
+    says = cut(said_by(row), _LINE_CHARS)
+    row.pop("body", None)
+    return {**row, "says": says, "about": "" if row["op"] == "task.create" else row["entity"]}
 
 
-def _says(body: Any) -> str:
-    """What a change says, in one line: its value, if it has one."""
-    if isinstance(body, dict) and "value" in body:
-        return plain(body["value"])
-    return plain(body)
+def said_by(row: Mapping[str, Any]) -> str:
+    """What a change says, in one line."""
+    body = row.get("body")
+    if "predicate" in row:
+        return f"{row['predicate']} {plain(row.get('object'))}"
+    if not isinstance(body, dict):
+        return plain(body) if body else ""
+    if row["op"] == "message.send":
+        return _content(body)
+    for name in ("value", "title"):
+        if name in body:
+            return plain(body[name])
+    if row["op"] == "file.share" and "size" in body:
+        return size(body["size"])
+    return plain(body) if body else ""
+
+
+def _content(body: Mapping[str, Any]) -> str:
+    """The content of a message, if it is a text."""
+    raw = b64decode(body.get("content") or "")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"{size(len(raw))} of {body.get('content_type') or 'bytes'}"
+
+
+_FACT: Final = ("predicate", "object", "blobs")
+
+
+def _whole(row: dict[str, Any]) -> str:
+    """All that an entry says, as JSON; empty if it cannot be told."""
+    body = row.get("body")
+    if body is None:
+        body = {name: row[name] for name in _FACT if name in row} or None
+    return "" if body is None else as_json(body)
 
 
 async def entry(view: PageView) -> Mapping[str, Any]:
@@ -79,10 +119,10 @@ async def entry(view: PageView) -> Mapping[str, Any]:
     if not raw:
         raise no_such(f"the log has no entry {view.param('offset')!r}, or holds it no longer")
     row = msgspec.json.decode(raw.splitlines()[0])
-    body = row.pop("body", None)
     return {
         "row": row,
-        "body": "" if body is None else msgspec.json.format(msgspec.json.encode(body)).decode(),
+        "body": _whole(row),
+        "decided": row["op"] not in OPS,
         "whole": view.one("whole") == "yes",
     }
 

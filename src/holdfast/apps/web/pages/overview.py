@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from holdfast.apps.web.page import EVERYTHING, ConsolePage
 from holdfast.apps.web.pages import health
+from holdfast.apps.web.pages.log import latest
 from holdfast.apps.web.view import PageView
 from holdfast.apps.web.words import count, size, some, span
 from holdfast.rules.limits import CONSOLE_MESHES_MAX
@@ -17,7 +18,7 @@ _CONFLICTS: Final = 20
 
 
 async def overview(view: PageView) -> Mapping[str, Any]:
-    names = ("log", "meshes", "status", "links", "brokers", "consumers", "conflicts", "entries")
+    names = ("log", "meshes", "status", "links", "brokers", "consumers", "conflicts")
     documents = await asyncio.gather(
         view.get("/v1/log"),
         view.get("/v1/meshes"),
@@ -26,7 +27,6 @@ async def overview(view: PageView) -> Mapping[str, Any]:
         view.maybe("/v1/brokers"),
         view.maybe("/v1/consumers"),
         view.maybe("/v1/conflicts", open_only=True, limit=_CONFLICTS),
-        view.maybe("/v1/log/tail", count=_LATEST),
     )
     known: dict[str, Any] = dict(zip(names, documents, strict=True))
     known["meshes"] = known["meshes"]["items"]
@@ -42,7 +42,7 @@ async def overview(view: PageView) -> Mapping[str, Any]:
         "tiles": _tiles(known, view.now_ms()),
         "mesh_list": _meshes(shown, counts, known["brokers"]),
         "edges": _edges(known),
-        "entries": list(reversed((known["entries"] or {}).get("items", []))),
+        "entries": await latest(view, known["log"], _LATEST),
     }
 
 

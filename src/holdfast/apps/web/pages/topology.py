@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from holdfast.apps.web.page import EVERYTHING, Action, ConsolePage
 from holdfast.apps.web.view import PageView
-from holdfast.apps.web.words import count, cut, printable, state_words, tone
+from holdfast.apps.web.words import count, cut, printable, state_words, tone, took
 from holdfast.rules.limits import CONSOLE_MESHES_MAX
 
 _WIDTH: Final = 980
@@ -127,7 +127,7 @@ def _readers(readers: Iterable[Any]) -> Iterable[_Place]:
 def _peers(bus: Mapping[str, Any] | None) -> Iterable[_Place]:
     for peer in (bus or {}).get("peers", ()):
         up = peer["link"] == "up"
-        trip = "" if peer["rtt_ms"] is None else f"{peer['rtt_ms']:.1f} ms"
+        trip = "" if peer["rtt_ms"] is None else took(peer["rtt_ms"])
         waits = f"{count(peer['waiting'])} wait" if peer["waiting"] else ""
         note = ", ".join(part for part in (trip, waits) if part) or (peer["error"] or "")
         yield _Place(peer["peer"], "peer of the bus", "left", "up" if up else "away", note)

@@ -249,9 +249,13 @@ class BrokerDatabase:
         if adds:
             self.room.admit()
         try:
-            with self._meeting_the_end():
-                yield from self._transaction(con)
+            yield from self._transaction(con)
+        except DiskFull:
+            self.room.met_end()
+            raise
         except apsw.Error as error:
+            if isinstance(error, apsw.FullError):
+                self.room.met_end()
             raise typed(error) from error
         for mesh, seq in self._news:
             for listener in self._listeners:
@@ -268,14 +272,6 @@ class BrokerDatabase:
             self._undo(con)
             raise
         self._commit(con)
-
-    @contextmanager
-    def _meeting_the_end(self) -> Iterator[None]:
-        try:
-            yield
-        except (apsw.FullError, DiskFull):
-            self.room.met_end()
-            raise
 
     def empty_wal(self) -> None:
         """Gives the disk back what the WAL takes, as far as readers and the disk allow it."""

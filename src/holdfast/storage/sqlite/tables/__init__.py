@@ -1,0 +1,1 @@
+"""Which tables a transaction of the store knows: those of `others` come when they are needed."""
