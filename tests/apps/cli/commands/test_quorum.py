@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+from holdfast.node.core.committed_intake import CommitTrouble, note_trouble
 from support.cli import ID, Cli
 from support.daemon import make_home
 from support.envelopes import MESH
@@ -126,6 +128,23 @@ def test_U2_Q13_the_status_is_for_people_and_for_programs(up: QuorumUp, cli: Cli
     assert cli("quorum", "members", MESH).out.splitlines()[0].split()[0] == "PEER"
     up.lose_quorum()
     assert "not heard" in cli("quorum", "status").out
+
+
+def test_U2_Q13_a_dry_run_names_the_claim_that_would_be_forgotten(up: QuorumUp, cli: Cli) -> None:
+    claim = CommitTrouble(
+        kind="commit_forked", number=7, source="dora", detail="", found_at=1, by_voter=True
+    )
+    with holdfast.open(cli.home) as node:
+        node._engine.write("test", lambda tx: note_trouble(tx, MESH, [claim]))
+    said = cli("quorum", "forget-claim", "dora", "--dry-run")
+    assert said.err == (
+        f"would forget the claim of dora to the order of {MESH}; nothing was changed\n"
+    )
+    told = cli("quorum", "forget-claim", "dora", "--dry-run", "--json").json
+    assert (told["dry_run"], [one["number"] for one in told["claims"]]) == (True, [7])
+    assert all(verb != "forget_claim" for verb, _ in up.operators.asked)
+    nobody = cli("quorum", "forget-claim", "nobody", "--dry-run", "--json", code=4)
+    assert nobody.error["code"] == "unknown_peer"
 
 
 def test_U2_Q13_operators_change_what_they_must(up: QuorumUp, cli: Cli) -> None:

@@ -7,15 +7,16 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.apps.cli import asking, tables, times
-from holdfast.apps.cli.declare import ASKS, noun, verb
+from holdfast.apps.cli import asking, documents, tables, times
+from holdfast.apps.cli.declare import ASKS, DRY, noun, verb
 from holdfast.apps.cli.quorum_calls import QuorumCalls, open_quorum
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.bus.auth_material import AuthMaterial
+from holdfast.node.core.committed_intake import claims_of
 from holdfast.node.quorum.documents import QuorumView
 from holdfast.node.quorum.ports import OrderMember, OrderStatus
 from holdfast.node.quorum.standing import even_warning, warnings_of
-from holdfast.rules.errors import BadInput
+from holdfast.rules.errors import BadInput, UnknownPeer
 from holdfast.storage.files.home import HomePaths
 
 quorum_ = noun("quorum", "Voters of a mesh, who decide its strong writes by majority.")
@@ -156,7 +157,7 @@ def step_down(session: CommandSession, mesh_name: str | None) -> None:
         _show(session, order)
 
 
-@verb(quorum_, "forget-claim")
+@verb(quorum_, "forget-claim", removes=DRY)
 @click.argument("peer")
 def forget_claim(session: CommandSession, peer: str) -> None:
     """Let go of another order of a mesh that PEER has shown, when it is gone for good.
@@ -165,8 +166,29 @@ def forget_claim(session: CommandSession, peer: str) -> None:
     there only recover decides which order counts.
     """
     with open_quorum(session) as quorum:
+        if session.dry_run:
+            _foresee_claim(session, quorum, peer)
+            return
         order = quorum.run(quorum.api.forget_claim(quorum.mesh, peer))
         _changed(session, order, f"the claim of {peer} to the order of {quorum.mesh} is forgotten")
+
+
+def _foresee_claim(session: CommandSession, quorum: QuorumCalls, peer: str) -> None:
+    mesh = quorum.mesh
+    known = quorum.look("quorum.trouble", lambda tx: claims_of(tx, mesh))
+    claims = [claim for claim in known if claim.source == peer]
+    if not claims:
+        raise UnknownPeer(
+            f"{peer!r} has shown no other order of {mesh!r}",
+            hint=f"see who has: holdfast quorum status {mesh}",
+        )
+    session.goes_on(
+        f"forget the claim of {peer} to the order of {mesh}",
+        asks=False,
+        mesh=mesh,
+        peer=peer,
+        claims=[documents.plain(claim) for claim in claims],
+    )
 
 
 @verb(quorum_, "pause")
