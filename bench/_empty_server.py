@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.service.lifecycle import Service, run
 from holdfast.transport.http_protocol import Done
 from holdfast.transport.http_server import Server
-from holdfast.transport.known_heads import Headers
+from holdfast.transport.known_heads import RequestHead
 from holdfast.transport.listeners import tcp_listener
 
 
@@ -27,7 +27,7 @@ class _Quick:
     def takes(self, url: bytes) -> bool:
         return url == b"/quick"
 
-    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
+    def answer(self, head: RequestHead, body: bytes, done: Done) -> None:
         done(200, b"", ())
 
 

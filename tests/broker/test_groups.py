@@ -21,6 +21,7 @@ from holdfast.storage.broker.sqlite.store import SqliteBrokerStore
 from holdfast.storage.broker.sqlite.threaded import ThreadedBrokerStore
 from support.broker_stores import ANA, BOB, NOW, TEAM, arriving, with_team
 
+PATIENCE_S = 30
 KEEPING = RetentionPolicy(keep_ms=10**9, dedupe_ms=10**10)
 
 
@@ -122,6 +123,83 @@ def test_D2_an_id_in_two_groups_under_way_is_created_once(tmp_path: Path) -> Non
                 AcceptVerdict.DUPLICATE,
                 AcceptVerdict.CREATED,
             ]
+
+    asyncio.run(story())
+
+
+class Coming:
+    """Envelopes that come one in each turn of the loop, and wait to be brought."""
+
+    def __init__(self, accepting: Acceptor) -> None:
+        self.accepting = accepting
+        self.there: list[PushedEnvelope] = []
+        self.told: list[Sequence[Outcome]] = []
+        self._number = 0
+
+    @property
+    def waits(self) -> int:
+        return len(self.there)
+
+    def come(self, many: int = 1) -> None:
+        if not self.there:
+            self.accepting.expect(self)
+        for _ in range(many):
+            self._number += 1
+            self.there.append(arriving(self._number))
+
+    def bring(self) -> None:
+        there, self.there = self.there, []
+        self.accepting.take(there, self.told.append)
+
+    async def answered(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(map(len, self.told)) < self._number:
+                await asyncio.sleep(0)
+
+
+def test_D2_what_comes_turn_by_turn_is_one_group_up_to_as_many_as_before(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            coming = Coming(counter.accepting)
+            coming.come(4)
+            await coming.answered()
+            for _ in range(4):
+                coming.come()
+                await asyncio.sleep(0)
+            await coming.answered()
+            assert counter.inner.groups == [4, 4], "four came together: four are waited for"
+            coming.come()
+            await asyncio.sleep(0)
+            coming.come()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not coming.there, "a turn brought nothing: nobody waits any longer"
+            await coming.answered()
+            assert counter.inner.groups == [4, 4, 2]
+            coming.come()
+            await asyncio.sleep(0)
+            assert coming.there, "it was one of two"
+            await coming.answered()
+            coming.come()
+            await asyncio.sleep(0)
+            assert not coming.there, "and now it is one of one"
+            await coming.answered()
+
+    asyncio.run(story())
+
+
+def test_S16_what_is_expected_is_brought_before_the_end(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Counter(tmp_path) as counter:
+            coming = Coming(counter.accepting)
+            coming.come(4)
+            await coming.answered()
+            coming.come(2)
+            assert counter.accepting.busy
+            async with asyncio.timeout(PATIENCE_S):
+                await counter.accepting.close()
+            assert [seqs_of(one) for one in coming.told] == [[1, 2, 3, 4], [5, 6]]
+            assert not counter.accepting.busy
 
     asyncio.run(story())
 

@@ -40,11 +40,13 @@ def only_declared_answers() -> Iterator[None]:
     strange: list[str] = []
     add = RequestCounts.add
 
-    def watched(self: RequestCounts, method: str, path: str, status: int, seconds: float) -> None:
+    def watched(
+        self: RequestCounts, method: str, path: str, status: int, seconds: float, many: int = 1
+    ) -> None:
         declared = known.get(("GET" if method == "HEAD" else method, path))
         if declared is not None and status not in declared:
             strange.append(f"{method} {path}: {status}")
-        add(self, method, path, status, seconds)
+        add(self, method, path, status, seconds, many)
 
     RequestCounts.add = watched  # type: ignore[method-assign]
     try:

@@ -15,7 +15,7 @@ import pytest
 from holdfast.rules import limits
 from holdfast.transport.http_protocol import Done
 from holdfast.transport.http_server import LISTENER, Server
-from holdfast.transport.known_heads import Headers
+from holdfast.transport.known_heads import RequestHead
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
 from holdfast.transport.websocket_server import WebSocketConnection
 from support.hostile import counted, pour
@@ -52,7 +52,7 @@ class Echoes:
     def takes(self, url: bytes) -> bool:
         return url == b"/quick"
 
-    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
+    def answer(self, head: RequestHead, body: bytes, done: Done) -> None:
         done(200, body, ())
 
 

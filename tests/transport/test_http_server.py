@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from holdfast.rules import limits
 from holdfast.rules.errors import AlreadyExists, BadInput, NotOurs
 from holdfast.rules.web_access import WebAccess
-from holdfast.transport.http_protocol import ABORT, HttpConnection
+from holdfast.transport.http_protocol import ABORT, Fronts, HttpConnection
 from holdfast.transport.http_server import LISTENER, Server
 from holdfast.transport.known_heads import KnownHeads
 from holdfast.transport.listeners import Listener, tcp_listener, unix_listener
@@ -378,7 +378,7 @@ def test_D10_requests_sent_ahead_are_answered_one_by_one_however_they_are_cut(
             uvicorn.Config(tell, lifespan="off"), ServerState(), {}, asyncio.get_running_loop()
         )
         server.kind, server.lines, server.quick, server.web = "unix", {}, None, WebAccess()
-        server.heads = KnownHeads()
+        server.heads, server.fronts = KnownHeads(), Fronts()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: server, theirs)
         reader, writer = await asyncio.open_connection(sock=ours)
         for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):

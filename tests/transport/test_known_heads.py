@@ -19,17 +19,28 @@ from uvicorn.server import ServerState
 
 from holdfast.rules.limits import HEADS_KNOWN_BYTES_MAX, HEADS_KNOWN_MAX
 from holdfast.rules.web_access import WebAccess
-from holdfast.transport.http_protocol import Done, HttpConnection
-from holdfast.transport.known_heads import Headers, KnownHead, KnownHeads
+from holdfast.transport.http_protocol import Done, Fronts, HttpConnection
+from holdfast.transport.known_heads import Headers, KnownHeads, RequestHead
 
 PATIENCE_S = 60
 SECRET = b"authorization: Bearer s3cret\r\n"
 
 
+TOLD: tuple[Headers, ...] = ((), ((b"epoch", b"1"),))
+"""Headers of answers."""
+
+
+class Afresh(Fronts):
+    """Keeps no beginning of an answer."""
+
+    def of(self, status: int, usual: Headers, headers: Headers) -> bytes:
+        return Fronts().of(status, list(usual), headers)
+
+
 class Nothing(KnownHeads):
     """Remembers no head."""
 
-    def find(self, data: bytes) -> tuple[KnownHead, int] | None:
+    def find(self, data: bytes) -> tuple[RequestHead, int] | None:
         return None
 
 
@@ -38,7 +49,7 @@ class Counting(KnownHeads):
 
     hits = 0
 
-    def find(self, data: bytes) -> tuple[KnownHead, int] | None:
+    def find(self, data: bytes) -> tuple[RequestHead, int] | None:
         found = super().find(data)
         self.hits += found is not None
         return found
@@ -55,14 +66,16 @@ class Mirror:
     def takes(self, url: bytes) -> bool:
         return self.open and url.startswith(b"/quick")
 
-    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
-        self.asked.append((url, tuple(headers), body))
-        granted = any(name == b"authorization" for name, _ in headers)
-        said = repr((url, tuple(headers), body)).encode()
+    def answer(self, head: RequestHead, body: bytes, done: Done) -> None:
+        asked = head.url, tuple(head.headers), body
+        self.asked.append(asked)
+        granted = any(name == b"authorization" for name, _ in head.headers)
+        said = repr(asked).encode()
+        told = (201 if granted else 401, said, TOLD[len(body) % 2])
         if self.later:
-            asyncio.get_running_loop().call_soon(done, 201 if granted else 401, said, ())
+            asyncio.get_running_loop().call_soon(done, *told)
         else:
-            done(201 if granted else 401, said, ())
+            done(*told)
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -84,8 +97,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 class Line:
     """One connection, whose bytes come in pieces as the test cuts them."""
 
-    def __init__(self, heads: KnownHeads, quick: Mirror) -> None:
-        self.heads, self.quick = heads, quick
+    def __init__(self, heads: KnownHeads, quick: Mirror, fronts: Fronts | None = None) -> None:
+        self.heads, self.quick, self.fronts = heads, quick, fronts or Afresh()
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -94,6 +107,7 @@ class Line:
         self.server = HttpConnection(config, ServerState(), {}, loop)
         self.server.kind, self.server.lines, self.server.web = "tcp", {}, WebAccess()
         self.server.quick, self.server.heads = self.quick, self.heads
+        self.server.fronts = self.fronts
         await loop.connect_accepted_socket(lambda: self.server, theirs)
         self.reader, self.writer = await asyncio.open_connection(sock=ours)
 
@@ -206,11 +220,11 @@ def test_D10_a_known_head_is_answered_as_if_it_were_parsed_however_bytes_are_cut
     sent: list[tuple[bytes, bool]], later: bool
 ) -> None:
     async def main() -> None:
-        known = Counting()
-        warm = Line(known, Mirror())
+        known, fronts = Counting(), Fronts()
+        warm = Line(known, Mirror(), fronts)
         await told(warm, [(WHOLE + b"abcd", True)])
         assert len(known._heads) == 1
-        with_heads = await told(Line(known, mirror(later=later)), sent)
+        with_heads = await told(Line(known, mirror(later=later), fronts), sent)
         without = await told(Line(Nothing(), mirror(later=later)), sent)
         assert with_heads == without
 
@@ -246,6 +260,22 @@ def test_D10_a_body_of_another_length_is_no_request_with_a_known_head() -> None:
     asyncio.run(main())
 
 
+def test_D10_a_request_that_begins_with_the_last_byte_of_another_waits_for_its_answer() -> None:
+    """A byte of the next head comes with the body before, which has no answer yet."""
+
+    async def main() -> None:
+        raw = WHOLE + b"abcd"
+        for heads in (Counting(), Nothing()):
+            for more in range(1, len(raw)):
+                sent = [raw + raw[:more], raw[more:]]
+                line = Line(heads, mirror(later=True))
+                said, asked = await told(line, [(piece, False) for piece in sent])
+                assert said.count(b"HTTP/1.1 201 ") == 2
+                assert [body for _, _, body in asked] == [b"abcd", b"abcd"]
+
+    asyncio.run(main())
+
+
 def test_D10_only_granted_heads_are_kept_and_only_so_many() -> None:
     async def main() -> None:
         known = KnownHeads()
@@ -274,6 +304,41 @@ def test_D10_a_call_that_the_fast_path_no_longer_takes_goes_the_long_way() -> No
         assert b"'/quick'" in said
         assert b"HTTP/1.1 200 " in said
         assert len(asked) == 1
+
+    asyncio.run(main())
+
+
+def test_D10_an_answer_begins_like_the_last_one_only_if_nothing_of_it_is_different() -> None:
+    fronts = Fronts()
+    first = [(b"date", b"now")]
+    epoch = ((b"epoch", b"1"),)
+    for status, usual, headers in (
+        *((201, first, epoch), (201, first, epoch), (200, first, epoch), (200, first, ())),
+        *((200, [(b"date", b"later")], ()), (200, [(b"date", b"now")], ()), (201, first, epoch)),
+    ):
+        assert fronts.of(status, usual, headers) == Afresh().of(status, usual, headers)
+
+
+def test_D10_what_was_worked_out_of_a_head_comes_again_with_its_bytes_alone() -> None:
+    class Noting(Mirror):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[tuple[bytes, object]] = []
+
+        def answer(self, head: RequestHead, body: bytes, done: Done) -> None:
+            self.seen.append((body, head.meaning))
+            head.meaning = head.meaning or dict(head.headers)[b"authorization"]
+            super().answer(head, body, done)
+
+    async def main() -> None:
+        known, quick = KnownHeads(), Noting()
+        other = WHOLE.replace(b"s3cret", b"s4cret")
+        sent = [WHOLE + b"abcd", other + b"efgh", WHOLE + b"ijkl", other + b"mnop"]
+        await told(Line(known, quick), [(one, True) for one in sent])
+        assert quick.seen == [
+            *((b"abcd", None), (b"efgh", None)),
+            *((b"ijkl", b"Bearer s3cret"), (b"mnop", b"Bearer s4cret")),
+        ]
 
     asyncio.run(main())
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -48,6 +48,17 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_ms: int
     dedupe_ms: int | None
     """None: ids are remembered for ever."""
+
+
+class Source(Protocol):
+    """Where envelopes wait, one by one and not read yet, for the next group."""
+
+    @property
+    def waits(self) -> int:
+        """How many."""
+
+    def bring(self) -> None:
+        """Reads them, or some, and hands them in by `Acceptor.take`."""
 
 
 class _Waiting:
@@ -100,6 +111,9 @@ class Acceptor:
         self._counts, self._wakeups = counts, wakeups
         self._rates = Rates(rate_per_s)
         self._queue: deque[_Waiting] = deque()
+        self._expected: list[Source] = []
+        self._seen = self._brought = 0
+        """How much was expected at the last look, and how much was brought for the last group."""
         self._under_way = 0
         self._woken = False
         self._owing = False
@@ -115,7 +129,7 @@ class Acceptor:
 
     @property
     def busy(self) -> bool:
-        return self._under_way > 0 or bool(self._queue)
+        return self._under_way > 0 or bool(self._queue or self._expected)
 
     async def hand_in(self, batch: Sequence[PushedEnvelope]) -> Sequence[Outcome]:
         """Accepts a batch of one sender and one mesh; returns the outcomes in its order."""
@@ -137,6 +151,13 @@ class Acceptor:
         else:
             self._take_sane(batch, answered)
 
+    def expect(self, source: Source) -> None:
+        """Lets a source bring what waits there when the next group begins, once. So what comes one
+        by one is read together.
+        """
+        self._expected.append(source)
+        self._wake()
+
     def _take_sane(self, batch: Sequence[PushedEnvelope], answered: Answered) -> None:
         if self._is_full():
             self._take_some(batch, 0, "this broker has too much to do", answered)
@@ -149,6 +170,8 @@ class Acceptor:
 
     async def close(self) -> None:
         """Takes no more, and returns when all that waits has its answer."""
+        while self._expected:
+            self._bring()
         self._closed = True
         if self.busy:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
@@ -233,6 +256,9 @@ class Acceptor:
         self._queue.append(_Waiting(batch, answered))
         self.rows += len(batch)
         self.bytes += byte_count(batch)
+        self._wake()
+
+    def _wake(self) -> None:
         if not self._woken and self._under_way < self._store.groups_max:
             # With the next turn: all that arrives in this one joins the group.
             self._woken = True
@@ -240,18 +266,47 @@ class Acceptor:
 
     def _go(self) -> None:
         """Begins groups, as many as the store takes at a time."""
-        self._woken = False
-        while self._queue and self._under_way < self._store.groups_max:
-            whose, group = self._next_group()
-            self._under_way += 1
-            self._counts.groups += 1
-            one = _Begun(whose, group, self._wakeups.begin_group(), self._ticks())
-            work = asyncio.ensure_future(self._begin(group))
-            if work.done() and not self._owing:  # it was written in this thread
-                self._returned(one)
-                self._answer(one, work)
-            else:
-                work.add_done_callback(partial(self._done, one))
+        self._woken = self._grows()
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._go)
+            return
+        while self._under_way < self._store.groups_max:
+            self._bring()
+            if not self._queue:
+                return
+            self._begin_group()
+
+    def _grows(self) -> bool:
+        """Whether to wait for one more turn of the loop, since the last one has brought something,
+        and as much as for the last group has not come yet. A group of many takes hardly longer than
+        one of few, and who got answers together asks again together. One alone waits for nobody.
+        """
+        if self._queue:
+            return False
+        seen, self._seen = self._seen, sum([source.waits for source in self._expected])
+        return seen < self._seen < self._brought
+
+    def _bring(self) -> None:
+        if not self._expected:
+            return
+        expected, self._expected = self._expected, []
+        self._brought, self._seen = sum([source.waits for source in expected]), 0
+        woken, self._woken = self._woken, True  # what is brought needs no turn of its own
+        for source in expected:
+            source.bring()
+        self._woken = woken
+
+    def _begin_group(self) -> None:
+        whose, group = self._next_group()
+        self._under_way += 1
+        self._counts.groups += 1
+        one = _Begun(whose, group, self._wakeups.begin_group(), self._ticks())
+        work = asyncio.ensure_future(self._begin(group))
+        if work.done() and not self._owing:  # it was written in this thread
+            self._returned(one)
+            self._answer(one, work)
+        else:
+            work.add_done_callback(partial(self._done, one))
 
     def _begin(self, group: Sequence[PushedEnvelope]) -> Awaitable[Sequence[AcceptResult]]:
         retention = self._retention

@@ -17,8 +17,9 @@ from typing import Final
 
 from holdfast.broker.broker import Broker, ticks_ms
 from holdfast.broker.connection import Connection
-from holdfast.broker.http.app import FastAccept, broker_app
+from holdfast.broker.http.app import broker_app
 from holdfast.broker.http.context import BrokerApi
+from holdfast.broker.http.fast_accept import FastAccept
 from holdfast.broker.identity import Identity
 from holdfast.broker.processes.crew import Crew
 from holdfast.broker.server_clock import ServerClock

@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from typing import Protocol
 
@@ -159,7 +160,15 @@ class Sessions:
 
     def caller_of(self, token: str) -> Caller | None:
         """The zone whose session this is; None if there is no such session, or it has ended."""
-        digest = _digest(token)
+        return self.asking(token)()
+
+    def asking(self, token: str) -> Callable[[], Caller | None]:
+        """`caller_of` for a token that comes again and again: what never changes about it is worked
+        out once, whether it is good each time.
+        """
+        return partial(self._caller, _digest(token))
+
+    def _caller(self, digest: bytes) -> Caller | None:
         with self._lock:
             proved = self._proved.get(digest)
         if proved is None or self._clock() >= proved.until:

@@ -34,7 +34,7 @@ from holdfast.protocol.error_body import ErrorBody, ErrorDetail
 from holdfast.protocol.log_wire import JSON
 from holdfast.rules import limits
 from holdfast.rules.web_access import WebAccess
-from holdfast.transport.known_heads import EMPTY_LINE, Headers, KnownHead, KnownHeads
+from holdfast.transport.known_heads import EMPTY_LINE, Headers, KnownHeads, RequestHead
 from holdfast.transport.websocket_server import WebSocketConnection, WebSocketHandler
 
 ABORT: Final = "holdfast.abort"
@@ -61,8 +61,27 @@ class Quick(Protocol):
     def takes(self, url: bytes) -> bool:
         """Whether a POST with a small body to this URL takes the fast path."""
 
-    def answer(self, kind: str, url: bytes, headers: Headers, body: bytes, done: Done) -> None:
-        """Answers by calling `done`, now or later. Never raises."""
+    def answer(self, head: RequestHead, body: bytes, done: Done) -> None:
+        """Answers by calling `done`, now or later. Never raises. The same head comes again with the
+        next request that has its bytes: what it says does not change, whether it may does.
+        """
+
+
+class Fronts:
+    """How the answers of one listener begin: all but the length. Nearly all begin like the last."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, object, object] = 0, None, None
+        self._front = b""
+
+    def of(self, status: int, usual: Headers, headers: Headers) -> bytes:
+        """`usual` are the headers of every answer: another list each second."""
+        was, of_all, own = self._last
+        if status != was or usual is not of_all or headers is not own:
+            lines = [b"%b: %b\r\n" % one for one in (*usual, *headers)]
+            self._front = b"".join([STATUS_LINE[status], *lines])
+            self._last = status, usual, headers
+        return self._front
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -73,6 +92,7 @@ class HttpConnection(HttpToolsProtocol):
     quick: Quick | None
     web: WebAccess
     heads: KnownHeads
+    fronts: Fronts
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -81,8 +101,6 @@ class HttpConnection(HttpToolsProtocol):
         """What was read and not parsed yet, from `_ahead_at` on."""
         self._ahead_at = 0
         self._woken = False
-        self._usual: tuple[object, bytes] = None, b""
-        """The headers of every answer, and their lines."""
         self._idle_since: float | None = None
         """When the last answer was sent, if nothing came since."""
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -168,13 +186,12 @@ class HttpConnection(HttpToolsProtocol):
         head, begin = found
         if not self.quick.takes(head.url):
             return False
-        self._head_came()
+        if self._head_timer is not None:
+            self._head_came()
         self._idle_since = None
-        cycle = _QuickCycle()
-        cycle.more_body = False
+        cycle = _KnownCycle()
         self.cycle = cycle  # type: ignore[assignment]
-        done = partial(self._answer_quickly, cycle)
-        self.quick.answer(self.kind, head.url, head.headers, data[begin:], done)
+        self.quick.answer(head, data[begin:], partial(self._answer_quickly, cycle))
         return True
 
     @property
@@ -357,11 +374,11 @@ class HttpConnection(HttpToolsProtocol):
         if cycle is not None:
             self._body_came()
             assert self.quick is not None, "the fast path has begun"
-            body, headers = bytes(cycle.body), tuple(self.headers)
+            body = bytes(cycle.body)
+            head = RequestHead(self.kind, self.url, tuple(self.headers), len(body))
             if self._whole_head and len(body) == self._behind_head:
-                cycle.met = self._whole_head, KnownHead(self.url, headers, len(body))
-            done = partial(self._answer_quickly, cycle)
-            self.quick.answer(self.kind, self.url, headers, body, done)
+                cycle.met = self._whole_head, head
+            self.quick.answer(head, body, partial(self._answer_quickly, cycle))
 
     # --- the fast path -------------------------------------------------------------------------
 
@@ -376,7 +393,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def _answer_quickly(
-        self, cycle: _QuickCycle, status: int, body: bytes, headers: Headers
+        self, cycle: _QuickCycle | _KnownCycle, status: int, body: bytes, headers: Headers
     ) -> None:
         if cycle.disconnected or self.transport.is_closing():
             return
@@ -389,15 +406,9 @@ class HttpConnection(HttpToolsProtocol):
     def _write_answer(
         self, status: int, body: bytes, headers: Headers, *, keep_alive: bool
     ) -> None:
-        usual = self.server_state.default_headers
-        if usual is not self._usual[0]:  # they change once a second
-            self._usual = usual, b"".join([b"%b: %b\r\n" % one for one in usual])
-        lines = [STATUS_LINE[status], self._usual[1]]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
+        front = self.fronts.of(status, self.server_state.default_headers, headers)
         close = b"" if keep_alive else b"connection: close\r\n"
-        lines += (b"content-length: %d\r\n%b\r\n" % (len(body), close), body)
-        self.transport.write(b"".join(lines))
+        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (front, len(body), close, body))
         if not keep_alive:
             self.transport.close()
 
@@ -523,11 +534,25 @@ class _QuickCycle:
     message_event = _Never()
 
     def __init__(self) -> None:
-        self.met: tuple[bytes, KnownHead] | None = None
+        self.met: tuple[bytes, RequestHead] | None = None
         """A head that is not known yet, and what the parser made of it."""
         self.body = bytearray()
         self.disconnected = self.response_complete = False
         self.keep_alive = self.more_body = True
+
+
+class _KnownCycle:
+    """The same for a call that came whole under a known head."""
+
+    __slots__ = ("disconnected", "keep_alive", "response_complete")
+    message_event = _Never()
+    body = b""
+    met = None
+    more_body = False
+
+    def __init__(self) -> None:
+        self.disconnected = self.response_complete = False
+        self.keep_alive = True
 
 
 class _Flow(FlowControl):

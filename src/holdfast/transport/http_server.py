@@ -21,7 +21,7 @@ import uvicorn
 from holdfast.rules import limits
 from holdfast.rules.web_access import WebAccess
 from holdfast.transport.doorkeeper import Doorkeeper
-from holdfast.transport.http_protocol import HttpConnection, Lines, Quick
+from holdfast.transport.http_protocol import Fronts, HttpConnection, Lines, Quick
 from holdfast.transport.known_heads import KnownHeads
 from holdfast.transport.listeners import Listener
 
@@ -117,7 +117,7 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._most = most
         self._kind, self._lines, self._quick, self._web = kind, lines, quick, web
-        self._heads = KnownHeads()
+        self._heads, self._fronts = KnownHeads(), Fronts()
         self.up = asyncio.Event()
         self.end = asyncio.Event()
 
@@ -133,7 +133,7 @@ class _Uvicorn(uvicorn.Server):
         def made() -> asyncio.Protocol:
             made = HttpConnection(config, self.server_state, {}, loop)
             made.kind, made.lines, made.quick = self._kind, self._lines, self._quick
-            made.web, made.heads = self._web, self._heads
+            made.web, made.heads, made.fronts = self._web, self._heads, self._fronts
             return made
 
         taken = self.server_state.connections

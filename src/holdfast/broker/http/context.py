@@ -91,16 +91,28 @@ class BrokerApi:
         return BrokerRequest(self, route, scope, receive, caller)
 
     def identify(self, scope: Scope) -> Caller:
+        return self.asking(scope)()
+
+    def asking(self, scope: Scope) -> Callable[[], Caller]:
+        """`identify` for a head that comes again and again: what it says is read once, whether that
+        is good is asked each time.
+        """
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if is_own(scope) and not any(name == b"authorization" for name, _ in headers):
-            return LOCAL
+            return lambda: LOCAL
         secret = bearer(scope)
         if secret.startswith(TOKEN_PREFIX):
-            return self.tokens.caller_of(secret, self.now_ms())
-        caller = self.sessions.caller_of(secret)
-        if caller is None:
-            raise BadToken("the session is not known here, or has ended", hint="say hello again")
-        return caller
+            return lambda: self.tokens.caller_of(secret, self.now_ms())
+        session = self.sessions.asking(secret)
+
+        def ask() -> Caller:
+            caller = session()
+            if caller is None:
+                hint = "say hello again"
+                raise BadToken("the session is not known here, or has ended", hint=hint)
+            return caller
+
+        return ask
 
     def certificate_of(self, listener: str) -> bytes:
         return self.broker.certificate_of(listener)

@@ -7,6 +7,7 @@ than they are; what it answers and refuses is the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -42,7 +43,8 @@ from holdfast.rules.errors import (
     UnknownMesh,
 )
 from holdfast.rules.fingerprint import PREFIX_BYTES
-from holdfast.rules.ids import id_text
+from holdfast.rules.ids import ID_BYTES, id_text
+from holdfast.rules.push_columns import Created, PushColumns
 from holdfast.service.http.errors import failure
 from holdfast.service.http.route import Param, Route
 
@@ -125,6 +127,20 @@ def answer(broker: Broker, one: PushedEnvelope, outcome: AcceptResult) -> tuple[
         prefix = outcome.fingerprint[:PREFIX_BYTES].hex()
         return 409, _encode(EnvelopeIdReused(failure(error).error, id, prefix)), outcome.epoch
     raise error
+
+
+def created_bodies(those: Sequence[PushedEnvelope], created: Created) -> list[bytes]:
+    """The body of `answer` for each of these, which were created one after another."""
+    assert isinstance(those, PushColumns), "only columns are created as a whole"
+    tickets = created.tickets
+    found = []
+    for at, id in enumerate(those.ids):
+        ticket = id_text(tickets[ID_BYTES * at : ID_BYTES * (at + 1)])
+        found.append(
+            f'{{"broker_message_id":"{ticket}","client_message_id":"{id_text(id)}",'
+            f'"history_id":"{created.epoch}.{created.seq + at}","duplicate":false}}'.encode()
+        )
+    return found
 
 
 def refused(error: HoldfastError) -> bytes:

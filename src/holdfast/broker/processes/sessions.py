@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
@@ -97,7 +98,12 @@ class CrewSessions(Sessions):
         text = urlsafe_b64encode(self._seal(note) + note).decode().rstrip("=")
         return AuthSession(_PREFIX + text, SESSION_MS)
 
-    def caller_of(self, token: str) -> Caller | None:
+    def asking(self, token: str) -> Callable[[], Caller | None]:
+        note = self._note(token)
+        return partial(self._caller_of_note, note) if note is not None else lambda: None
+
+    def _note(self, token: str) -> _Note | None:
+        """What a token says, if it bears our seal."""
         if not token.startswith(_PREFIX) or len(token) > _NOTE_CHARS_MAX:
             return None
         text = token[len(_PREFIX) :]
@@ -108,7 +114,9 @@ class CrewSessions(Sessions):
         seal, note = raw[:_SEAL_BYTES], raw[_SEAL_BYTES:]
         if not compare_digest(seal, self._seal(note)):
             return None
-        said = msgspec.msgpack.decode(note, type=_Note)  # ours: it bears the seal
+        return msgspec.msgpack.decode(note, type=_Note)  # ours: it bears the seal
+
+    def _caller_of_note(self, said: _Note) -> Caller | None:
         if self._clock() >= said.until:
             return None
         try:

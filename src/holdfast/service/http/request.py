@@ -59,8 +59,9 @@ class RequestCounts:
         """By method, path as declared, and status."""
         self.seconds: Counter[tuple[str, str]] = Counter()
 
-    def add(self, method: str, path: str, status: int, seconds: float) -> None:
-        self.answers[method, path, status] += 1
+    def add(self, method: str, path: str, status: int, seconds: float, many: int = 1) -> None:
+        """`seconds` is the sum of what each of them took."""
+        self.answers[method, path, status] += many
         # A Counter may hold floats; only its name says otherwise.
         self.seconds[method, path] += seconds  # type: ignore[assignment]
 
