@@ -24,7 +24,7 @@ LOWEST_TESTS := tests/transport/test_http_server.py tests/transport/test_tls.py 
 	tests/service/http/test_arrow_read_back.py tests/apps/cli/test_serving_log.py tests/tidy/test_lowest.py
 # What the compiled part does is tried once more without it.
 COMPILED := $(wildcard src/holdfast/rules/_*.[ch])
-PURE_TESTS := tests/broker/test_push.py tests/broker/test_session.py tests/broker/test_groups.py tests/broker/test_strangers.py \
+PURE_TESTS := tests/node/core/test_intake.py tests/node/links/test_receive.py tests/broker/test_push.py tests/broker/test_session.py tests/broker/test_groups.py tests/broker/test_strangers.py \
 	tests/contract/broker_store tests/storage/broker/sqlite tests/node/core/runs tests/simulate/delivery \
 	tests/faults/test_broker_store_kill9.py tests/faults/test_broker_store_disk.py tests/faults/test_broker_store_failed_sync.py \
 	-k "not postgres"

@@ -121,6 +121,8 @@ class Member:
         self.seed = sha256(f"bench {name}".encode()).digest()
         self.key = keys.public_key(self.seed)
         self._numbers = count(1)
+        self.made = 0
+        """Messages."""
 
     def prepare(self, up: Up) -> str:
         """Registers the mesh and declares its topic; a session for calls."""
@@ -134,6 +136,7 @@ class Member:
     def messages(self, many: int, kind: str = "topic", ref: str = TOPIC) -> list[bytes]:
         """Envelopes, each with its own id and content."""
         now = int(time() * 1000)
+        self.made += many
         return [self._message(now, kind, ref) for _ in range(many)]
 
     def _message(self, now: int, kind: str, ref: str) -> bytes:

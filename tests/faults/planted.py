@@ -24,9 +24,8 @@ import msgspec
 import pytest
 
 from faults import planted_bus, planted_clock, planted_delivery, planted_mesh, planted_sharing
-from holdfast.node.core import change, files, intake, operations
+from holdfast.node.core import change, files, intake, keyed_writes, operations
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.home import opening
 from holdfast.node.library import conflicts
 from holdfast.node.links import appetite, receive
 from holdfast.node.log import consumers, serve
@@ -148,7 +147,7 @@ def _lower_stamp_wins(patch: pytest.MonkeyPatch) -> None:
         met = real(standing, seen, lost, incoming, history)
         return met._replace(wins=not met.wins) if met.lost else met
 
-    patch.setattr("holdfast.node.core.ledger.meet", reversed_)
+    patch.setattr("holdfast.rules.ledger.meet", reversed_)
 
 
 def _dedupe_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -164,7 +163,7 @@ def _blob_after_row(patch: pytest.MonkeyPatch) -> None:
         node.blobs.put(content)
         return receipt
 
-    patch.setattr(operations.FileSharing, "make_ready", operations._Replacing.make_ready)
+    patch.setattr(operations.FileSharing, "make_ready", keyed_writes.Replacing.make_ready)
     patch.setattr(files, "share_file", share)
 
 
@@ -179,7 +178,7 @@ def _folder_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 def _left_log_trusted(patch: pytest.MonkeyPatch) -> None:
     """What a bad end left in the write-ahead log is taken for durable."""
-    patch.setattr(opening, "rewrite_wal", lambda *args, **kwargs: None)
+    patch.setattr("holdfast.storage.sqlite.recovery.wal.rewrite_wal", lambda *args, **kwargs: None)
 
 
 def _cursor_before_rows(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast.node.core import change
+from holdfast.node.core import operations
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.receive import apply_arrivals
 from holdfast.node.sync import epoch as sync_epoch
@@ -159,7 +159,7 @@ def _waiting_send_keeps_its_id(patch: pytest.MonkeyPatch) -> None:
     def late(row: OutboxRow | None, *, broker_has_another: bool = False) -> bool:
         return real(row)
 
-    patch.setattr(change, "gives_id_back", late)
+    patch.setattr(operations, "gives_id_back", late)
 
 
 def _whole_group_again(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "_envelope.h"
+#include "_facts.h"
 #include "_intent.h"
 
 enum { INPUTS_MAX = 256 };
@@ -36,6 +36,28 @@ static uint8_t *harmed(const uint8_t *input, size_t size, size_t *left_of_it)
     }
     *left_of_it = cut;
     return made;
+}
+
+/* Two facts of the same bytes, in columns of exactly their size. */
+static size_t in_columns(const uint8_t *raw, size_t size)
+{
+    static const Text origin = {(const uint8_t *)"bob", 3};
+    PlainFact facts[2];
+    if (!read_plain_fact(raw, size, origin, &facts[0]))
+        return 0;
+    facts[1] = facts[0];
+    if (!is_of_run(&facts[0], &facts[1]) || subject_at(&facts[0]) + facts[0].subject.size > size)
+        abort();
+    const size_t widths[] = {size, ID_BYTES, 8, 8, STAMP_DIGITS, PRINT_BYTES};
+    uint8_t *to[6];
+    for (int i = 0; i < 6; i++)
+        if ((to[i] = malloc(2 * widths[i])) == NULL)
+            abort();
+    FactColumns columns = {to[0], to[1], to[2], to[3], to[4], to[5]};
+    put_facts(facts, 2, &columns);
+    for (int i = 0; i < 6; i++)
+        free(to[i]);
+    return 1;
 }
 
 /* One entry of a quorum, and what is written of a good one. */
@@ -70,7 +92,7 @@ static size_t read_all(const uint8_t *raw, size_t size)
     static const Names names = {{(const uint8_t *)"team", 4}, {(const uint8_t *)"bob", 3}};
     Plain plain;
     Push push;
-    size_t good = (size_t)read_plain(raw, size, &names, &plain) + read_entry(raw, size);
+    size_t good = (size_t)read_plain(raw, size, &names, &plain) + in_columns(raw, size) + read_entry(raw, size);
     if (!open_push(raw, size, &push))
         return good;
     uint8_t *numbers = malloc(push.count * 8 + 1), *spans = malloc(push.count * 8 + 1);

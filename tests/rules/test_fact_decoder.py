@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rules import fact_decoder
+from holdfast.rules import compiled, fact_decoder
 from holdfast.rules.bodies import Fact, decode_body, encode_body
 from holdfast.rules.envelope import Base, Envelope, Fence, decode, encode
 from holdfast.rules.errors import Refused
+from holdfast.rules.fact_columns import read_columns
 from holdfast.rules.fact_decoder import read_fact
 from holdfast.rules.limits import ENVELOPE_BYTES_MAX, LAMPORT_MAX, META_BYTES_MAX
 from support.envelopes import envelope, fact_append, file_share, make_id, state_set
@@ -31,6 +32,9 @@ def by_the_rules(raw: bytes) -> Envelope | None:
 def good(raw: bytes) -> bool:
     """Whether the short way took it; if so, it must agree with the long one in everything."""
     found = read_fact(raw)
+    if compiled.part is not None:
+        taken = list(read_columns((raw,), "")[1])
+        assert taken in ([], [found]), "the compiled reader takes what this one does not"
     if found is None:
         return False
     made = by_the_rules(raw)
@@ -116,10 +120,11 @@ BODIES: list[Any] = [
     [],
     {},
 ]
+OF_VERSION_8 = make_id(2)[:6] + bytes((0x80 | make_id(2)[6] & 0x0F,)) + make_id(2)[7:]
 VALUES: dict[str, list[Any]] = {
     "protocol": ["holdfast", "other", "", None],
     "version": ["1.0", "1.1", "1.x", "2.0", "1", "", None],
-    "id": [make_id(2), b"", b"\0" * 16, b"\xff" * 16, make_id(3) + b"x", None],
+    "id": [make_id(2), OF_VERSION_8, b"", b"\0" * 16, b"\xff" * 16, make_id(3) + b"x", None],
     "mesh": TEXTS,
     "op": ["fact.append", "fact.other", "state.set", "state.delete", "task.cancel", "", "x" * 65],
     "entity": TEXTS,

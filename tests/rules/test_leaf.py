@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.rules import compiled
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.leaf import DERIVED, damage_of, is_that_entry, leaf_of, restored
+from holdfast.rules.leaf import DERIVED, damage_of, is_that_entry, leaf_of, leaves_of, restored
 from support.envelopes import make_id, state_set
 
 RAW = state_set("k", 1, id=make_id(1), lamport=3)
@@ -77,3 +79,20 @@ def test_S12_a_large_entry_is_not_searched() -> None:
     large = state_set("k", "x" * 100_000, id=make_id(1), lamport=3)
     harmed = fields(raw=large[:-1] + b"\0", leaf=leaf_of(large))
     assert restored(harmed) is None
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20))
+def test_S12_hashes_of_joined_entries_are_those_of_each_both_ways(raws: list[bytes]) -> None:
+    joined, ends = b"".join(raws), list(accumulate(map(len, raws)))
+    wanted = b"".join(map(leaf_of, raws))
+    assert leaves_of(joined, ends) == wanted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "part", None)
+        assert leaves_of(joined, ends) == wanted
+
+
+@pytest.mark.skipif(compiled.part is None, reason="there is no compiled part")
+def test_S12_the_compiled_part_hashes_nothing_beyond_what_it_was_given() -> None:
+    for ends in ([5], [3, 2], [-1], [2, 2**40]):
+        with pytest.raises(ValueError, match="an entry ends"):
+            leaves_of(b"abcd", ends)

@@ -49,6 +49,7 @@ PLAIN: Final = [
     e.state_set("k", {"a": [1, -2, "ü", None, True], "b": {}}),
     e.state_set("schlüssel", "a text", base=(1, "ana"), lamport=70_000),
     e.memory_set("k", 10**17),
+    e.state_set("k", [0.5, -21.25, 1.0, 0.0001]),
     e.raw("memory.set", "k", MemorySet(b"1", ("a", "ä"))),
     e.fact_append("s", "is", [], write_class="append-only"),
     e.raw("state.delete", "k"),

@@ -67,9 +67,11 @@ class SwitchedOperators:
         self.shared.elect(self.own)
         return self._status("step_down")
 
-    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+    async def forget_claim(self, mesh: str, peer: str, *, dry_run: bool = False) -> OrderStatus:
         if peer == "nobody":
             raise UnknownPeer("nobody of that name has shown another order")
+        if dry_run:
+            return self._status("forget_claim?", peer)
         return self._status("forget_claim", peer)
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.rules.errors import BadInput
-from holdfast.transport.etcd_address import EtcdMember, parse_etcd_address
+from holdfast.transport.etcd_address import (
+    EtcdMember,
+    next_scope,
+    parse_etcd_address,
+    with_scope,
+)
 
 
 def test_Q3_an_address_names_members_and_files() -> None:
@@ -90,3 +96,15 @@ def test_Q11_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> Non
     for place in (wrong, tmp_path / "absent.pem"):
         with pytest.raises(BadInput):
             parse_etcd_address(f"etcd://127.0.0.1:1?ca={place}").context()
+
+
+def test_U2_another_order_of_a_mesh_gets_a_name_that_can_be_pasted() -> None:
+    for used, free in (("team", "team-2"), ("team-2", "team-3"), ("a-b", "a-b-2"), ("-9", "-9-2")):
+        assert next_scope(used) == free
+    for address in (
+        "etcd://127.0.0.1:2379",
+        "etcd://10.0.0.1:2379,10.0.0.2:2379?ca=/etc/a b.pem&user=team&password-file=pw&scope=team",
+    ):
+        again = parse_etcd_address(with_scope(address, "team-2"))
+        assert again == msgspec.structs.replace(parse_etcd_address(address), scope="team-2")
+    assert with_scope("etcd://127.0.0.1:2379", "x") == "etcd://127.0.0.1:2379?scope=x"

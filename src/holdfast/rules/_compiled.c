@@ -4,6 +4,8 @@
  *     read_envelopes   those envelopes     ->  columns: ids, fingerprints, stamps, runs of alike ones
  *     created_answers  numbers and tickets ->  the answers of a run that was accepted as a whole
  *     fingerprint      a request           ->  its fingerprint, for `fingerprint`
+ *     read_facts       arriving envelopes  ->  the facts among them in columns, for `fact_columns`
+ *     leaves           entries, joined     ->  their leaf hashes, for `leaf`
  *
  * and what a quorum commits (`_commits.h`).
  *
@@ -20,6 +22,8 @@
 
 #include "_envelope.h"
 #include "_commits.h"
+#include "_facts_python.h"
+#include "_leaves_python.h"
 
 /* --- columns as Python values ------------------------------------------------------------------------------------ */
 
@@ -246,6 +250,8 @@ static PyMethodDef methods[] = {
     {"make_intent", make_intent, METH_VARARGS, "The envelope of a plain intent, or None."},
     {"read_commits", read_commits, METH_VARARGS, "The columns of entries of a quorum that are all plain, or None."},
     {"make_records", make_records, METH_VARARGS, "The commit records of such columns, and where each lies."},
+    {"leaves", leaves, METH_VARARGS, "The leaf hashes of entries that are joined, given where each ends."},
+    {"read_facts", read_facts, METH_VARARGS, "The plain facts of a batch in columns, behind the places of all else."},
     {"sha256", sha256, METH_O, "SHA-256, for comparing."},
     {NULL, NULL, 0, NULL},
 };

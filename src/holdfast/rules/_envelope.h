@@ -27,7 +27,7 @@
 
 enum { ID_BYTES = 16, PRINT_BYTES = 32, FIELDS = 24, PUSH_TAG = 24 };
 /* A value is plain up to these; the rules allow more. */
-enum { DEPTH_MAX = 16, KEYS_MAX = 24, DIGITS_MAX = 18 };
+enum { DEPTH_MAX = 16, KEYS_MAX = 24, DIGITS_MAX = 18, FRACTION_DIGITS_MAX = 15, ZEROS_MAX = 3 };
 /* A span is an offset and a length in one number. */
 enum { SPAN_BITS = 31 };
 #define SPAN_MAX ((1LL << SPAN_BITS) - 1)
@@ -293,12 +293,34 @@ static int is_id_text(Text text)
 
 static int take_json(Cursor *c, int depth);
 
+/* Which bytes of a word are zero: not 0 if any is. */
+static uint64_t zero_bytes(uint64_t word)
+{
+    return (word - 0x0101010101010101ULL) & ~word & 0x8080808080808080ULL;
+}
+
+/* How many bytes at least of a text are plain ASCII within JSON, eight at a time. */
+static size_t plain_text(const uint8_t *at, size_t size)
+{
+    const uint64_t each = 0x0101010101010101ULL;
+    size_t passed = 0;
+    for (uint64_t word; size - passed >= sizeof word; passed += sizeof word) {
+        memcpy(&word, at + passed, sizeof word);
+        uint64_t low = (word - each * 0x20) & ~word & each * 0x80;
+        if (low | (word & each * 0x80) | zero_bytes(word ^ each * '"') | zero_bytes(word ^ each * '\\') |
+            zero_bytes(word ^ each * 0x7f))
+            break;
+    }
+    return passed;
+}
+
 /* Text without escapes. */
 static int take_json_text(Cursor *c, Text *found)
 {
     if (!take_byte(c, '"'))
         return 0;
     const uint8_t *begin = c->at;
+    c->at += plain_text(c->at, left(c));
     while (c->at < c->end && *c->at != '"') {
         uint8_t byte = *c->at;
         size_t length = byte < 0x80 ? byte >= 0x20 && byte < 0x7f && byte != '\\' : wide_character(c->at, left(c));
@@ -311,7 +333,28 @@ static int take_json_text(Cursor *c, Text *found)
     return take_byte(c, '"');
 }
 
-/* A whole number that every reader holds exactly. */
+/* What follows the point of a number whose whole part has `digits`. Of few digits in all, and none of them a needless zero:
+ * such a number is held by every reader so that every writer spells it like this. */
+static int take_json_fraction(Cursor *c, const uint8_t *whole, size_t digits, int negative)
+{
+    const uint8_t *begin = c->at;
+    size_t zeros = 0;
+    while (c->at < c->end && *c->at >= '0' && *c->at <= '9')
+        c->at++;
+    size_t size = (size_t)(c->at - begin);
+    if (size == 0 || (c->at < c->end && (*c->at == 'e' || *c->at == 'E')))
+        return 0;
+    if (*whole == '0') {
+        while (zeros < size && begin[zeros] == '0')
+            zeros++;
+        if (zeros == size)
+            return size == 1 && !negative;
+        digits = 0;
+    }
+    return zeros <= ZEROS_MAX && digits + size - zeros <= FRACTION_DIGITS_MAX && (begin[size - 1] != '0' || size == 1);
+}
+
+/* A number that every reader holds exactly. */
 static int take_json_number(Cursor *c)
 {
     int negative = take_byte(c, '-');
@@ -319,9 +362,11 @@ static int take_json_number(Cursor *c)
     while (c->at < c->end && *c->at >= '0' && *c->at <= '9')
         c->at++;
     size_t digits = (size_t)(c->at - begin);
-    if (digits == 0 || digits > DIGITS_MAX || (*begin == '0' && (digits > 1 || negative)))
+    if (digits == 0 || digits > DIGITS_MAX || (*begin == '0' && digits > 1))
         return 0;
-    return c->at == c->end || (*c->at != '.' && *c->at != 'e' && *c->at != 'E');
+    if (take_byte(c, '.'))
+        return take_json_fraction(c, begin, digits, negative);
+    return (*begin != '0' || !negative) && (c->at == c->end || (*c->at != 'e' && *c->at != 'E'));
 }
 
 static int take_json_object(Cursor *c, int depth)

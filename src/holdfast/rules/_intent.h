@@ -43,7 +43,7 @@ static int take_escaped(Cursor *c, Text *found)
     if (!take_byte(c, '"'))
         return 0;
     const uint8_t *begin = c->at;
-    while (c->at < c->end && *c->at != '"') {
+    while (c->at += plain_text(c->at, left(c)), c->at < c->end && *c->at != '"') {
         uint8_t byte = *c->at;
         size_t length;
         if (byte == '\\')
@@ -180,9 +180,11 @@ static int take_exact(Cursor *c)
     while (c->at < c->end && *c->at >= '0' && *c->at <= '9')
         c->at++;
     size_t digits = (size_t)(c->at - begin);
-    if (digits == 0 || digits > EXACT_DIGITS || (*begin == '0' && (digits > 1 || negative)))
+    if (digits == 0 || digits > EXACT_DIGITS || (*begin == '0' && digits > 1))
         return 0;
-    return c->at == c->end || (*c->at != '.' && *c->at != 'e' && *c->at != 'E');
+    if (take_byte(c, '.'))
+        return take_json_fraction(c, begin, digits, negative);
+    return (*begin != '0' || !negative) && (c->at == c->end || (*c->at != 'e' && *c->at != 'E'));
 }
 
 /* One value, and its canonical form among the rows. */

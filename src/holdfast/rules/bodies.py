@@ -1,5 +1,8 @@
 """What each op carries besides the envelope's own fields, and the rules for it.
 
+What only one family needs is imported where it is used: a command that writes one key should not
+pay for vectors and audit streams.
+
 A body is a msgpack array, like the envelope. Values that callers supply as JSON are encoded once
 and travel as that text: no node parses and encodes them again.
 """
@@ -10,14 +13,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.rules import limits, names
-from holdfast.rules.audit_chain import AuditRow, check_event
 from holdfast.rules.canonical import UNREADABLE, check_packed_form, check_spelling
-from holdfast.rules.destinations import check_destination, entity_of
 from holdfast.rules.envelope import CREATED_VERSION, UNCOUNTED, VERSION, Envelope
 from holdfast.rules.errors import (
     BadEnvelope,
@@ -30,8 +31,10 @@ from holdfast.rules.errors import (
     OverLimit,
 )
 from holdfast.rules.ids import id_text, parse_id
-from holdfast.rules.paths import check_path
-from holdfast.rules.vectors import Model, check_packed
+
+if TYPE_CHECKING:
+    from holdfast.rules.audit_chain import AuditRow
+    from holdfast.rules.vectors import Model
 
 
 class Body(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -64,6 +67,8 @@ class VectorStore(Body, frozen=True):
     metadata: bytes = b"null"
 
     def identity(self) -> Model:
+        from holdfast.rules.vectors import Model
+
         return Model(
             provider=self.provider,
             name=self.model,
@@ -116,6 +121,8 @@ class AuditAppend(Body, frozen=True):
     payload: bytes
 
     def event(self, envelope: Envelope, offset: int = 0) -> AuditRow:
+        from holdfast.rules.audit_chain import AuditRow
+
         return AuditRow(
             mesh=envelope.mesh,
             stream=envelope.entity,
@@ -304,6 +311,8 @@ def _check_memory(envelope: Envelope, body: MemorySet) -> None:
 
 
 def _check_vector(envelope: Envelope, body: VectorStore) -> None:
+    from holdfast.rules.vectors import check_packed
+
     names.check_key(envelope.entity)
     model = body.identity()
     check_packed(body.embedding, model.dim, model.quantization)
@@ -318,6 +327,8 @@ def _check_vector_delete(envelope: Envelope, body: VectorDelete) -> None:
 
 
 def _check_file(envelope: Envelope, body: FileShare) -> None:
+    from holdfast.rules.paths import check_path
+
     check_path(envelope.entity)
     if len(body.sha256) != 32:
         raise BadEnvelope("the file's hash has not 32 bytes")
@@ -343,6 +354,8 @@ def _check_created(envelope: Envelope, created_at: int) -> None:
 
 
 def _check_path_only(envelope: Envelope, body: Nothing) -> None:
+    from holdfast.rules.paths import check_path
+
     check_path(envelope.entity)
 
 
@@ -379,6 +392,8 @@ def check_objects(objects: tuple[bytes, ...]) -> None:
 
 
 def _check_audit(envelope: Envelope, body: AuditAppend) -> None:
+    from holdfast.rules.audit_chain import check_event
+
     if envelope.epoch not in (body.epoch, UNCOUNTED):
         raise BadEnvelope("an audit event is of another epoch than its envelope")
     check_event(body.event(envelope))
@@ -386,6 +401,8 @@ def _check_audit(envelope: Envelope, body: AuditAppend) -> None:
 
 
 def _check_message(envelope: Envelope, body: MessageSend) -> None:
+    from holdfast.rules.destinations import check_destination, entity_of
+
     if envelope.to is None:
         raise BadEnvelope("a message names no destination")
     if envelope.entity != entity_of(*check_destination(*envelope.to)):
@@ -485,6 +502,8 @@ def _check_form(envelope: Envelope, body: Body | None) -> None:
     """Raises unless an envelope has the form in which our own writers write it."""
     if body is None or isinstance(body, MessageSend):
         if envelope.to is not None:
+            from holdfast.rules.destinations import check_destination
+
             check_destination(*envelope.to)
         if envelope.reply_to:
             _check_id(envelope.reply_to, "message")

@@ -101,7 +101,7 @@ def check_spelling(raw: bytes, value: Any) -> None:
     """Raises unless `raw`, which was read as `value`, is spelled as our writers spell it."""
     if _json.encode(value) == raw:
         return
-    if _COMPACT.fullmatch(raw) is None or not _agrees(raw, value):
+    if re.fullmatch(_COMPACT, raw) is None or not _agrees(raw, value):
         raise BadValue(
             "the value is JSON, but not in the form in which values are written",
             hint="write it without blanks between the parts, each key once, and escape in text "
@@ -110,22 +110,23 @@ def check_spelling(raw: bytes, value: Any) -> None:
 
 
 _TEXT: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_COMPACT: Final = re.compile(rb'(?:%b|[^"\s])+' % _TEXT)
+# Not compiled here: few values need them.
+_COMPACT: Final = rb'(?:%b|[^"\s])+' % _TEXT
 """JSON without blanks between its parts."""
-_TOKEN: Final = re.compile(rb"%b|-?\d[\d.eE+-]*" % _TEXT)
+_TOKEN: Final = rb"%b|-?\d[\d.eE+-]*" % _TEXT
 
 
 def _agrees(raw: bytes, value: Any) -> bool:
     """Whether text and numbers are spelled well, and nothing of what was read is missing: an
     object that names a key twice was read with one of the two.
     """
-    for token in _TOKEN.findall(raw):
+    for token in re.findall(_TOKEN, raw):
         part = _read_json(token)
         if token != _json.encode(part) and (
             not isinstance(part, float) or token != _as_rfc_8785(part)
         ):
             return False
-    return _TOKEN.sub(b"0", raw) == _TOKEN.sub(b"0", _json.encode(value))
+    return re.sub(_TOKEN, b"0", raw) == re.sub(_TOKEN, b"0", _json.encode(value))
 
 
 def _as_rfc_8785(number: float) -> bytes:

@@ -207,7 +207,7 @@ def _check_names(mesh: str, op: str, origin: str) -> None:
 
 @lru_cache(maxsize=64)
 def _check_op(op: str) -> None:
-    if _OP.fullmatch(op) is None:
+    if re.fullmatch(_OP, op) is None:
         raise BadKey(f"{op!r} is no op", hint="an op is family.verb, in small letters")
 
 
@@ -216,13 +216,14 @@ def _check_protocol(protocol: str, version: str) -> None:
         return
     if protocol != PROTOCOL:
         raise UnsupportedProtocol(f"protocol {protocol!r} is not {PROTOCOL!r}")
-    if _VERSION.fullmatch(version) is None:
+    if re.fullmatch(_VERSION, version) is None:
         raise UnsupportedProtocol(f"version {version!r} is not of major version {MAJOR}")
 
 
-_OP: Final = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-_VERSION: Final = re.compile(rf"{MAJOR}\.(?:0|[1-9][0-9]{{0,8}})")
-_PLACE: Final = re.compile(r"(?s)(.*) - at `\$\[(\d+)\]")
+# Not compiled here: few processes come to need them, and each costs as much as a module.
+_OP: Final = r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*"
+_VERSION: Final = rf"{MAJOR}\.(?:0|[1-9][0-9]{{0,8}})"
+_PLACE: Final = r"(?s)(.*) - at `\$\[(\d+)\]"
 
 
 def _unreadable(raw: bytes, error: Exception) -> BadEnvelope | UnsupportedProtocol:
@@ -235,7 +236,7 @@ def _unreadable(raw: bytes, error: Exception) -> BadEnvelope | UnsupportedProtoc
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # not even the head can be read: the first error says why
     why = str(error)
-    place = _PLACE.match(why)
+    place = re.match(_PLACE, why)
     if place is not None:
         why = f"{Envelope.__struct_fields__[int(place[2])]}: {place[1]}"
     return BadEnvelope(f"the envelope cannot be read: {why}")

@@ -446,6 +446,8 @@ LINK_READ_MS_MAX: Final = 15 * SECOND_MS
 """How long a node waits for an answer, on top of what a long poll may take."""
 LINK_CONFIRM_MS: Final = 50
 """How long a link waits for a next fetch to confirm by, before it makes a call to confirm."""
+LINK_CONFIRM_BATCHES: Final = 8
+"""A link that is behind confirms with one fetch in so many."""
 LINK_PULL_WAIT_MS_MAX: Final = 1 * SECOND_MS
 """How long an answer to `link pull` may be waited for; then it says how far the pull is."""
 LINK_SNAPSHOT_PART_BYTES: Final = 1 * MIB

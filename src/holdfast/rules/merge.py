@@ -12,8 +12,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from holdfast.rules.envelope import Envelope
-from holdfast.rules.order import Version
+from holdfast.rules.order import version_of as version_of
 
 
 class Merge(StrEnum):
@@ -46,7 +45,3 @@ MERGES: Final = {
 
 DELETES: Final = frozenset({"state.delete", "memory.forget", "file.delete", "vector.delete"})
 """The ops that leave a tombstone."""
-
-
-def version_of(envelope: Envelope) -> Version:
-    return Version(envelope.lamport, envelope.origin, envelope.id)

@@ -11,7 +11,10 @@ so that even such nodes end in the same state.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.rules.envelope import Envelope
 
 ORDER_COLUMNS = ("lamport", "peer", "id")
 """The columns of the order, most significant first, under the same names in every table and in the
@@ -39,6 +42,11 @@ class Version(NamedTuple):
     @property
     def stamp(self) -> Stamp:
         return Stamp(self.lamport, self.peer)
+
+
+def version_of(envelope: Envelope) -> Version:
+    """The version that an envelope is of what it is about."""
+    return Version(envelope.lamport, envelope.origin, envelope.id)
 
 
 def order_key(version: Version) -> tuple[int, bytes, bytes]:

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.rules.limits import CLOCK_STEP_MS, LOG_TURNS_MAX
 
 TimeAt = Callable[[int], int]
@@ -40,7 +42,7 @@ class ClockTurn(NamedTuple):
     low_ms: int
 
 
-class _Stretch(NamedTuple):
+class _Stretch(msgspec.Struct, frozen=True):
     """The entries from `first` to `last`, whose times do not fall, and between which times they
     count.
     """

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from holdfast.rules.errors import (
     HoldfastError,
@@ -43,9 +43,11 @@ from holdfast.rules.errors import (
 from holdfast.rules.limits import GROUP_MS_MAX, GROUP_OPS_MAX, QUEUE_OPS_MAX
 from holdfast.storage import fork_gate
 from holdfast.storage.owned_lock import nested, owned_lock, run_locked
-from holdfast.storage.ports import Transaction, Work
 from holdfast.storage.tickets import Ticket, copy, deliver, reject
 from holdfast.storage.together import carry_out_next
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Transaction, Work
 
 log = logging.getLogger("holdfast")
 

@@ -14,32 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.rules.arrivals import Arrived
-from holdfast.rules.filters import Filter
-from holdfast.rules.id_prefix import IdSpan
 from holdfast.rules.limits import LAMPORT_MAX
-from holdfast.rules.order import Version
-from holdfast.rules.recorded import ClockTurn
-from holdfast.rules.rows import (
-    Columns,
-    ConflictRow,
-    ConsumerRow,
-    Entry,
-    JobRow,
-    KnownMember,
-    LinkRow,
-    MeshRow,
-    ModelRow,
-    OutboxRow,
-    Page,
-    PeerRow,
-    QuarantineRow,
-    TokenRow,
-    VectorRow,
-    WarningRow,
-    ZoneRow,
-)
-from holdfast.rules.vectors import Model
 from holdfast.storage.audit_port import AuditReader, AuditWriter
 from holdfast.storage.blocked_port import BlockedReader, BlockedWriter
 from holdfast.storage.broker_position_port import BrokerPositionReader, BrokerPositionWriter
@@ -54,7 +29,32 @@ from holdfast.storage.task_port import TaskReader, TaskWriter
 from holdfast.storage.telemetry_port import TelemetryReader, TelemetryWriter
 
 if TYPE_CHECKING:
+    from holdfast.rules.arrivals import Arrived
     from holdfast.rules.commit_columns import CommitColumns
+    from holdfast.rules.filters import Filter
+    from holdfast.rules.id_prefix import IdSpan
+    from holdfast.rules.order import Version
+    from holdfast.rules.recorded import ClockTurn
+    from holdfast.rules.rows import (
+        Columns,
+        ConflictRow,
+        ConsumerRow,
+        Entry,
+        JobRow,
+        KnownMember,
+        LinkRow,
+        MeshRow,
+        ModelRow,
+        OutboxRow,
+        Page,
+        PeerRow,
+        QuarantineRow,
+        TokenRow,
+        VectorRow,
+        WarningRow,
+        ZoneRow,
+    )
+    from holdfast.rules.vectors import Model
 
 T = TypeVar("T")
 
@@ -501,24 +501,6 @@ class Reading(AbstractContextManager[Reader], Protocol):
 
     def error(self, error: BaseException) -> BaseException:
         """The typed error for one of the database's own."""
-
-
-def read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
-    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
-    `end` runs again if it came within the first one.
-    """
-    try:
-        try:
-            return read(reading.begin())
-        finally:
-            reading.end()
-    except BaseException as error:
-        known = reading.error(error)
-        if known is error:
-            raise
-        raise known from error
-    finally:
-        reading.end()
 
 
 Work = Callable[[Transaction], T]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.rules.errors import HoldfastError, StoreClosed
-from holdfast.storage.ports import Work
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Work
 
 Sink = Callable[[list["Ticket"]], None]
 """Gets those tickets of a group that share it, once they have a result or an error."""

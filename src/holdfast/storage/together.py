@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.rules.errors import Refused
-from holdfast.storage.ports import Transaction
-from holdfast.storage.tickets import Ticket
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Transaction
+    from holdfast.storage.tickets import Ticket
 
 
 class Together(Protocol):

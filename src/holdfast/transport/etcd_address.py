@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -118,6 +118,21 @@ def parse_etcd_address(text: str) -> EtcdAddress:
         join=options.get("join") == "yes",
         allow_old_version=options.get("allow-old-version") == "yes",
     )
+
+
+def with_scope(text: str, scope: str) -> str:
+    """An address that was parsed, with an order of this name."""
+    found = urlsplit(text)
+    options = {**dict(parse_qsl(found.query)), "scope": scope}
+    return urlunsplit(found._replace(query=urlencode(options, safe="/:")))
+
+
+def next_scope(scope: str) -> str:
+    """A name for another order of the same mesh: team, team-2, team-3."""
+    name, _, count = scope.rpartition("-")
+    if name and count.isascii() and count.isdecimal():
+        return f"{name}-{int(count) + 1}"
+    return f"{scope}-2"
 
 
 def _check_options(options: Mapping[str, str]) -> None:

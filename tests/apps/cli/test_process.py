@@ -147,7 +147,7 @@ def test_U2_an_unknown_outcome_exits_with_124_and_names_the_id(
     id = "01890a5d-ac96-774b-bcce-b302099a8057"
     failed = cli("state", "set", "k", "v", "--id", id, "--json", code=124)
     assert (failed.error["code"], id in failed.error["hint"]) == ("outcome_unknown", True)
-    assert "retry with --id " in cli("state", "set", "k", "v", code=124).err
+    assert "retry with --id " in cli("state", "set", "k", "v", code=124, full=True).err
 
 
 def test_U2_a_fault_of_ours_is_told_as_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +155,11 @@ def test_U2_a_fault_of_ours_is_told_as_one(cli: Cli, monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(State, "set", fail)
-    said = cli("state", "set", "k", "v", code=1)
+    said = cli("state", "set", "k", "v", code=1, full=True)
     assert "Traceback" in said.err
     assert "please report it" in said.err
-    assert cli("state", "set", "k", "v", "--json", code=1).error["code"] == "internal"
+    told = cli("state", "set", "k", "v", "--json", code=1, full=True)
+    assert told.error["code"] == "internal"
 
 
 @pytest.mark.parametrize(

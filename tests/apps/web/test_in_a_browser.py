@@ -129,6 +129,12 @@ def test_U5_on_a_phone_the_pages_are_behind_a_button(world: World) -> None:
         picture(page, "menu-light-390")
 
 
+def test_U5_on_a_phone_the_tab_of_the_page_is_in_sight(world: World) -> None:
+    with tab(world.browser, world.up, path="/meshes/team/order", size=NARROW) as page:
+        expect(page.locator(".tabs a[aria-current]")).to_be_in_viewport(ratio=0.9)
+        assert page.evaluate("scrollY") == 0, "the page itself stays where it begins"
+
+
 def test_U5_a_page_is_kept_up_to_date_also_if_its_scripts_come_slowly(world: World) -> None:
     held: list[Route] = []
     with tab(world.browser, world.up) as page:

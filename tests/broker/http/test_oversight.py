@@ -82,6 +82,41 @@ def test_D15_these_calls_are_for_the_operator_alone_and_say_what_is_not_there(
     asyncio.run(run())
 
 
+def test_D16_the_operator_makes_and_revokes_the_tokens_of_the_metrics(tmp_path: Path) -> None:
+    at = "/v1/operator/tokens"
+
+    async def run() -> None:
+        async with broker_up(tmp_path) as up:
+            assert (await ask(up, "GET", at, unix=True)).json == {"tokens": []}
+            made = await ask(up, "POST", at, {"token": "prometheus", "days": 7}, unix=True)
+            assert (made.status, made.json["scope"]) == (201, "metrics")
+            assert made.json["expired"] is False
+            assert made.json["expires_at"] == made.json["created_at"] + 7 * 86_400_000
+            secret = made.json["secret"]
+            assert (await ask(up, "GET", "/metrics", session=secret)).status == 200
+            (listed,) = (await ask(up, "GET", at, unix=True)).json["tokens"]
+            assert listed == {name: made.json[name] for name in made.json if name != "secret"}
+            again = await ask(up, "POST", at, {"token": "prometheus"}, unix=True)
+            assert (again.status, again.code) == (409, "already_exists")
+            for strange in ({"token": "a/b"}, {"token": "a", "days": 0}, {"name": "a"}):
+                assert (await ask(up, "POST", at, strange, unix=True)).status == 400, strange
+
+            for method, path in (("GET", at), ("POST", at), ("DELETE", f"{at}/prometheus")):
+                assert (await ask(up, method, path)).status == 401, method
+                mine = await Person("ana").ask(up, method, path)
+                assert (mine.status, mine.code) == (403, "not_granted"), method
+                scraper = await ask(up, method, path, session=secret)
+                assert (scraper.status, scraper.code) == (403, "not_granted"), method
+
+            gone = await ask(up, "DELETE", f"{at}/prometheus", unix=True)
+            assert gone.json == {"removed": True}
+            assert (await ask(up, "GET", "/metrics", session=secret)).status == 401
+            missing = await ask(up, "DELETE", f"{at}/prometheus", unix=True)
+            assert (missing.status, missing.code) == (404, "unknown_token")
+
+    asyncio.run(run())
+
+
 async def _operator(up: BrokerDaemon, method: str, path: str) -> Reply:
     return await ask(up, method, f"{TEAM}/{path}", unix=True)
 

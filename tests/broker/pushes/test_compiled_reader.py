@@ -114,6 +114,18 @@ def test_D4_both_readers_say_the_same_of_random_envelopes(seed: int) -> None:
         taken_by_both(raws, random.choice(NAMES), epoch=random.choice((0, 1, LAMPORT_MAX)))
 
 
+FRACTIONS: Final = (
+    *(b"1.50", b"10.0", b"1.00", b"0.0", b"-0.0", b"0.00", b"00.5", b"-0.5", b"0.0001", b"0.00001"),
+    *(b"0.1000000000000000055", b"1.12345678901234567", b"1.5e3", b"1.5.5", b"12345678901234.5"),
+    *(b"0.123456789012345", b"123456789012345.5", b"0.1234567890123456", b"123456789012345678.5"),
+)
+"""Numbers with a point, spelled well or not."""
+TEXTS: Final = tuple(
+    b'"' + b"a" * before + odd + b"a" * 9 + b'"'
+    for odd in (b"\\", b"\\u0041", b"\\q", b'"', b"\x1f", b"\x7f", b"\x80", b"\n", b"\0")
+    for before in (0, 5, 8, 11)
+)
+"""Texts with something odd among letters, which are read eight at a time."""
 _JSON: Final = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
@@ -122,9 +134,12 @@ _JSON: Final = st.recursive(
 _SPELLED: Final = st.one_of(
     _JSON.map(msgspec.json.encode),
     st.text(alphabet='{}[]":,0123456789-+.eEtruefalsn \\x7f\x01ü', max_size=12).map(str.encode),
+    st.from_regex(rb"-?[0-9]{1,17}(\.[0-9]{0,17})?", fullmatch=True),
     st.sampled_from(
         (b'{"a":1,"a":2}', b"-0", b"01", b"1.", b"[" * 17 + b"]" * 17, b'"\xed\xa0\x80"')
     ),
+    st.sampled_from(FRACTIONS),
+    st.sampled_from(TEXTS),
     st.binary(max_size=8),
 )
 
@@ -134,6 +149,12 @@ def test_D4_both_readers_say_the_same_of_every_value(values: list[bytes]) -> Non
     taken_by_both([e.raw("state.set", "k", StateSet(value)) for value in values])
     taken_by_both([e.raw("memory.set", "k", MemorySet(value)) for value in values])
     taken_by_both([e.raw("fact.append", "k", Fact("is", value)) for value in values])
+
+
+def test_D4_both_readers_say_the_same_of_fractions_and_odd_texts() -> None:
+    for value in (*FRACTIONS, *TEXTS):
+        taken_by_both([e.raw("state.set", "k", StateSet(value))])
+    assert is_plain(e.state_set("k", [1.5, -21.25, 0.5, 1.0, 0.0001, 12345678901234.5]))
 
 
 @given(st.lists(st.text(max_size=140) | st.text("ab\x7f\0 é", max_size=4), min_size=1, max_size=8))
@@ -238,7 +259,7 @@ def test_D4_both_ways_write_the_same_answers(
 
 
 def test_D4_what_is_not_plain_is_read_between_what_is() -> None:
-    odd = e.state_set("k", 1.5)
+    odd = e.state_set("k", 1e99)
     raws = [PLAIN[0], odd, b"no envelope", PLAIN[1], e.state_set("k", 1, mesh="other"), odd]
     assert taken_by_both(raws) == 4
     found = read(push(raws), "bob", 1, 5)

@@ -223,8 +223,8 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("newest")
         return newest_integrity(path)
 
-    monkeypatch.setattr("holdfast.node.home.opening.integrity", full)
-    monkeypatch.setattr("holdfast.node.home.opening.newest_integrity", newest)
+    monkeypatch.setattr("holdfast.storage.sqlite.integrity.integrity", full)
+    monkeypatch.setattr("holdfast.storage.sqlite.integrity.newest_integrity", newest)
     return made
 
 

@@ -157,8 +157,22 @@ def test_Z2_batches_are_read_ahead_but_not_without_end(pulling: Pulling, monkeyp
     pulling.until_confirmed(6)
     asked = pulling.far.calls("fetch")
     assert [fetch.start for fetch in asked][1:] == [1, 2, 3, 4, 5, 6, 7]
-    # Each fetch confirms what was stored when it was sent: the fourth came after the first batch.
+    # While there is more at once a fetch does not confirm; the one that waits for news does.
+    assert [fetch.confirm for fetch in asked][:-1] == [None] * 7
     assert asked[-1].confirm is not None
+
+
+def test_Z7_a_link_that_is_far_behind_confirms_now_and_then(
+    pulling: Pulling, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("holdfast.node.links.appetite.LINK_BATCH_ROWS", 1)
+    monkeypatch.setattr("holdfast.rules.links.LINK_BATCH_ROWS", 1)
+    monkeypatch.setattr("holdfast.node.links.connection.LINK_CONFIRM_MS", 60_000)
+    pulling.far.write(*facts(40))
+    pulling.start()
+    pulling.far.until(lambda: [fetch.start for fetch in pulling.far.calls("fetch")][-1:] == [41])
+    said = [at for at, fetch in enumerate(pulling.far.calls("fetch")[1:], 1) if fetch.confirm]
+    assert said == [9, 17, 25, 33, 41]
 
 
 def test_Z2_a_fetch_that_waits_does_not_hold_up_the_confirmation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def e_id(text: str) -> bytes:
     return bytes.fromhex(text.replace("-", ""))
 
 
-def bring(node: Node, *raws: bytes) -> list[Applied]:
+def bring(node: Node, *raws: bytes) -> Sequence[Applied]:
     """As the sync does with what the broker feeds."""
     delivered = {raw: b"B" * 16 for raw in raws}
     return store_of(node).write(Intake(node._engine.ctx, raws, delivered=delivered))

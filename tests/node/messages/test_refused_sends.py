@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def refuse(node: Node, id: str, code: str = "idempotency_key_reused") -> None:
     put(node, id, state="dead", attempts=1, code=code, error="no", ended_at=9)
 
 
-def bring(node: Node, *raws: bytes, broker: bool = True) -> list[Applied]:
+def bring(node: Node, *raws: bytes, broker: bool = True) -> Sequence[Applied]:
     delivered = dict.fromkeys(raws, b"B" * 16) if broker else {}
     return store_of(node).write(Intake(node._engine.ctx, raws, delivered=delivered))
 

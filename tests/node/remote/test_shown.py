@@ -17,6 +17,11 @@ def test_U1_node_mesh_and_families_say_what_they_are(
     assert repr(mesh.inbox) == f"<Inbox of mesh {slug}>"
     assert repr(node.inbox) == "<Inbox of all meshes>"
     assert repr(node).startswith("<Node ana ")
+    assert repr(node.log) == "<Log of all meshes>"
+    assert repr(node.sharing) == "<Sharing of all meshes>"
+    assert repr(mesh.entities) == f"<Entities of mesh {slug}>"
+    assert repr(mesh.writes) == f"<WaitingWrites of mesh {slug}>"
+    assert repr(mesh.audit) == f"<AuditTrail of mesh {slug}>"
     mesh.state.set("<b>bold</b>", 1)
     assert "&lt;b&gt;bold" in mesh.state._repr_html_()
     assert "<td>&#x27;state&#x27;</td><td>1</td>" in mesh._repr_html_()
@@ -38,11 +43,14 @@ def test_U1_every_family_shows_what_is_in_it(node: holdfast.Node, mesh: holdfast
     assert "m:v1" in mesh.vectors._repr_html_()
     assert "ana" in mesh.presence._repr_html_()
     assert "empty" in node.outbox._repr_html_()
+    assert "telemetry" not in node.log._repr_html_()
+    assert "task.create" in node.log._repr_html_()
     assert f"of mesh {mesh.slug}" in mesh.facts._repr_html_()
 
 
 def test_U1_a_closed_node_still_shows_what_it_is(tmp_path: object) -> None:
     with holdfast.open(f"{tmp_path}/home", peer="ana", create=True) as node:
         mesh = node.mesh("team", create=True)
+        assert repr(node.bus) == "<NodeBus of ana>"
     assert repr(node).startswith("<Node ana at ")
     assert "Closed" in mesh._repr_html_() or "closed" in mesh._repr_html_()

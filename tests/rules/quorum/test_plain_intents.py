@@ -102,7 +102,7 @@ def test_Q4_usual_writes_of_missions_go_the_shortest_way() -> None:
         put(
             {
                 "title": "é ü",
-                "z": [1, 'a \\ \n "', None, {"deep": True}],
+                "z": [1, 2.5, -0.25, 'a \\ \n "', None, {"deep": True}],
                 "a": {},
                 "m": {"b": 1, "a": 2},
             }
@@ -241,6 +241,14 @@ def test_Q4_everything_else_is_left_to_the_rules(raw: bytes) -> None:
         b'{"title":"t","a":%s1%s}' % (b"[" * 100, b"]" * 100),
         b'{"title":"t","a":1e2}',
         b'{"title":"t","a":100.0}',
+        b'{"title":"t","a":-0.0}',
+        b'{"title":"t","a":-0}',
+        b'{"title":"t","a":0.00012}',
+        b'{"title":"t","a":0.000012}',
+        b'{"title":"t","a":1.50}',
+        b'{"title":"t","a":123456789012.3456}',
+        b'{"title":"t","a":"12345678\\n12345678\x7f"}',
+        b'{"title":"t","a":"1234567\xc3\xa9\\t"}',
         b'{"title":"t","a":"%s"}' % (b"x" * ENTITY_BYTES_MAX),
         b'{"title":"%s"}' % (b"x" * 1025),
         b'{"title":"t",%s}' % b",".join(b'"f%d":1' % at for at in range(ENTITY_FIELDS_MAX)),

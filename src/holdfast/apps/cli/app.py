@@ -106,22 +106,27 @@ def run(words: list[str]) -> int:
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     try:
         return _dispatch(words)
-    except HoldfastError as error:
-        return output.error(error, as_json)
     except click.exceptions.NoArgsIsHelpError as error:
         output.talk(error.format_message())
         return error.exit_code
     except click.ClickException as error:
         output.failure("usage", _sentence(error), _usage_hint(error, words), as_json)
         return error.exit_code
-    except OSError as error:
+    except Exception as error:
+        return failed(error, as_json)
+
+
+def failed(error: Exception, as_json: bool) -> int:
+    """Tells what a command failed of, and returns its exit code. What is for `main` is raised."""
+    if isinstance(error, HoldfastError):
+        return output.error(error, as_json)
+    if isinstance(error, OSError):
         if error.filename is None:
-            raise  # stdout or stderr failed: `main` deals with that
+            raise error  # stdout or stderr failed: `main` deals with that
         what = f"{os.fsdecode(error.filename)}: {error.strerror}"
         output.failure("os_error", what, "check that it is there and that you may use it", as_json)
         return 1
-    except Exception as error:
-        return _unexpected(error, as_json)
+    return _unexpected(error, as_json)
 
 
 def _dispatch(words: list[str]) -> int:

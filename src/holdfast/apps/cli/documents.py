@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.node.core.change import Receipt
 from holdfast.node.core.views import LastKnown
 from holdfast.protocol.body_json import body_fields
 from holdfast.rules.bodies import decode_loose, decode_trusted_body, decode_value
@@ -46,20 +45,6 @@ def _path_only(value: object) -> object:
 def in_mesh(row: msgspec.Struct, mesh: str) -> Document:
     """A row of a family, field by field, with the mesh that it belongs to."""
     return {"mesh": mesh, **msgspec.structs.asdict(row)}
-
-
-def receipt(done: Receipt, mesh: str, **what: object) -> Document:
-    """The answer to a write; `what` names the op and its subject."""
-    return {
-        "id": done.id,
-        "mesh": mesh,
-        **what,
-        "lamport": done.lamport,
-        "peer": done.peer,
-        "offset": done.offset,
-        "duplicate": done.duplicate,
-        "outcome": done.outcome.value,
-    }
 
 
 def last_known(version: LastKnown) -> Document:

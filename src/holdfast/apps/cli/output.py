@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from holdfast.rules.errors import HoldfastError, UnknownKey
+
+TYPE_CHECKING = False  # type checkers know the name; importing typing costs the cold path
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.node.core.change import Receipt
 
 Sink = Callable[[bytes], None]
 
@@ -74,6 +80,18 @@ def _say(text: str) -> None:
     sys.stderr.buffer.flush()
 
 
+def warn(as_json: bool, type: str, message: str, **more: object) -> None:
+    """Prints what the user should know, on stderr."""
+    if as_json:
+        import json
+
+        warning = {"type": type, "message": message, **more}
+        document = json.dumps({"warning": warning}, ensure_ascii=False, separators=(",", ":"))
+        talk(document)
+    else:
+        talk(f"warning: {message}")
+
+
 def flush() -> None:
     """Hands over the data that was printed so far, for a reader that follows it."""
     sys.stdout.buffer.flush()
@@ -129,6 +147,35 @@ def error(known: HoldfastError, as_json: bool) -> int:
         more["present"] = str(present)
     failure(known.code, message, known.hint, as_json, **more)
     return known.exit_code
+
+
+# --- the answer to a write ------------------------------------------------------------------------
+
+
+def receipt(done: Receipt, mesh: str, **what: object) -> dict[str, Any]:
+    """The document; `what` names the op and its subject."""
+    return {
+        "id": done.id,
+        "mesh": mesh,
+        **what,
+        "lamport": done.lamport,
+        "peer": done.peer,
+        "offset": done.offset,
+        "duplicate": done.duplicate,
+        "outcome": done.outcome.value,
+    }
+
+
+def said(document: Mapping[str, Any], sentence: str) -> None:
+    """Prints it for people."""
+    again = " (the same id had done it before)" if document.get("duplicate") else ""
+    talk(f"{sentence}{again}")
+    out(f"{document['id']}\n")
+
+
+def retry_hint(id: str) -> str:
+    """For a write of which nobody knows whether it was stored."""
+    return f"retry with --id {id}: it is applied once at most"
 
 
 def _shown(text: str) -> str:

@@ -6,15 +6,15 @@ for programs, or text for people. Warnings that the node has for its user go wit
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.apps.cli import asking, documents, output, suggest, tables
+from holdfast.apps.cli import asking, output, suggest, tables
+from holdfast.apps.cli.relay import relaying
 from holdfast.node.core.change import Receipt
 from holdfast.node.library.node import Mesh, Node, open_node
 from holdfast.rules.errors import (
@@ -123,7 +123,7 @@ class CommandSession:
                 yield node
             except Unknown as error:
                 error.hint = (
-                    f"retry with --id {self.key}: it is applied once at most"
+                    output.retry_hint(self.key)
                     if self._takes_id
                     else "look whether it happened, and if not, retry"
                 )
@@ -228,7 +228,7 @@ class CommandSession:
 
     def receipt(self, mesh: Mesh, done: Receipt, op: str, sentence: str, **subject: object) -> None:
         """The answer to a write into a mesh; the sentence goes on with the mesh and the stamp."""
-        document = documents.receipt(done, mesh.slug, op=op, **subject)
+        document = output.receipt(done, mesh.slug, op=op, **subject)
         self.wrote(document, f"{sentence} {mesh.slug} at {done.stamp}")
 
     def wrote(self, document: Document, sentence: str) -> None:
@@ -236,9 +236,7 @@ class CommandSession:
         if self.as_json:
             self._show_json(document)
         else:
-            again = " (the same id had done it before)" if document.get("duplicate") else ""
-            output.talk(f"{sentence}{again}")
-            output.out(f"{document['id']}\n")
+            output.said(document, sentence)
 
     def rows(self, documents: Iterable[Document], fields: str, *, empty: str) -> None:
         """A list: as a JSON array, or as a table of these fields; as its options say where the
@@ -257,11 +255,7 @@ class CommandSession:
             output.talk(text)
 
     def warn(self, type: str, message: str, **more: object) -> None:
-        if self.as_json:
-            warning = {"type": type, "message": message, **more}
-            output.talk(tables.encode({"warning": warning}).decode())
-        else:
-            output.talk(f"warning: {message}")
+        output.warn(self.as_json, type, message, **more)
 
     def _show_json(self, document: Document) -> None:
         # A JSON object has room for warnings. An array has not: there they go to stderr.
@@ -271,25 +265,9 @@ class CommandSession:
             self._warnings = []
         output.out(f"{tables.encode(document).decode()}\n")
 
-    @contextmanager
-    def relaying(self) -> Iterator[None]:
+    def relaying(self) -> AbstractContextManager[None]:
         """Prints what the library logs meanwhile as warnings."""
-        relay = _Relay(self)
-        logger = logging.getLogger("holdfast")
-        logger.addHandler(relay)
-        try:
-            yield
-        finally:
-            logger.removeHandler(relay)
-
-
-class _Relay(logging.Handler):
-    def __init__(self, session: CommandSession) -> None:
-        super().__init__(logging.WARNING)
-        self._session = session
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._session.warn("home", record.getMessage())
+        return relaying(lambda text: self.warn("home", text))
 
 
 def _only_mesh(node: Node) -> str:

@@ -22,6 +22,7 @@ from holdfast.broker.http import (
     oversight,
     queues,
     snapshots,
+    tokens,
 )
 from holdfast.broker.http.context import BrokerApi
 from holdfast.broker.verdicts import for_members
@@ -33,7 +34,7 @@ from holdfast.service.http.route import Route
 
 _MODULES: Final = (
     *(hello, meshes, destinations, envelopes, logs, queues, objects, snapshots, commits),
-    *(operator, oversight, metrics, openapi, docs_page),
+    *(operator, oversight, tokens, metrics, openapi, docs_page),
 )
 
 

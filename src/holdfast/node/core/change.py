@@ -7,15 +7,12 @@ In the transaction it is deduplicated, stamped, appended and folded, all or noth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from holdfast.node.core.context import NodeContext
 from holdfast.node.core.fold import CURRENT, FOLDS
-from holdfast.node.core.streams import placed
 from holdfast.rules.bodies import OPS, Body, encode_body, family_of
-from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.data_classes import data_class_of, is_decided, write_class_of
 from holdfast.rules.envelope import (
     PROTOCOL,
@@ -30,14 +27,14 @@ from holdfast.rules.envelope import (
 )
 from holdfast.rules.errors import HasVoters, IdReused
 from holdfast.rules.fingerprint import canonical_meta, fingerprint
-from holdfast.rules.ids import aside_id, id_text, parse_new_id
-from holdfast.rules.message import MESSAGE
+from holdfast.rules.ids import id_text, parse_new_id
 from holdfast.rules.order import Stamp, Version
-from holdfast.rules.outbox import gives_id_back, lane_of, outbox_row
 from holdfast.rules.reconcile import Outcome
-from holdfast.rules.rows import Entry, OutboxRow
 from holdfast.rules.shown import Shown
-from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.core.context import NodeContext
+    from holdfast.storage.ports import Reader, Transaction
 
 _WRITE_CLASS: Final = {
     op: write_class_of(data_class_of(family_of(op)), voters=False).value for op in OPS
@@ -157,6 +154,10 @@ class Change:
             self.id, self.mesh, self.op, self.entity, ctx.peer, lamport, now, raw
         )
         if on_bus:
+            # Here and below, because a mesh of this node alone needs neither.
+            from holdfast.node.core.streams import placed
+            from holdfast.rules.bus.meshes.coverage import StreamName
+
             name = StreamName(self.mesh, ctx.peer, ctx.epoch)
             tx.stream_add(name, (placed(self.op, seq, offset, raw),))
         apply = FOLDS.get(self.op)
@@ -164,6 +165,8 @@ class Change:
         if apply is not None:
             outcome = apply(tx, ctx, envelope, self.body, offset, current)
         if lane is not None:
+            from holdfast.rules.outbox import outbox_row
+
             tx.outbox_add((outbox_row(lane, envelope, offset, now),))
         return Receipt(self.id, offset, lamport, ctx.peer, False, outcome)
 
@@ -233,29 +236,6 @@ def refuse_undecided(tx: Reader, mesh: str, op: str) -> None:
     """
     if tx.quorum_get(mesh) is not None:
         raise HasVoters(f"{op}: in the mesh {mesh!r} voters decide that")
-
-
-def refused_send(
-    tx: Reader, entry: Entry, peer: str, *, broker_has_another: bool
-) -> OutboxRow | None:
-    """The outbox row of an entry that is our own message and gives its id back; None if it keeps
-    it.
-    """
-    if entry.op != MESSAGE or entry.origin != peer:
-        return None
-    row = tx.outbox_get(lane_of(entry.mesh), entry.id)
-    if row is None or row.offset != entry.offset:
-        return None
-    return row if gives_id_back(row, broker_has_another=broker_has_another) else None
-
-
-def set_aside(tx: Transaction, entry: Entry, row: OutboxRow) -> None:
-    """Takes the id from our own message, in the log and in the outbox: another one gets it. Both
-    keep the envelope as it is, under an id that is computed from it.
-    """
-    aside = aside_id(entry.raw)
-    tx.log_set_aside(entry.offset, aside)
-    tx.outbox_put(msgspec.structs.replace(row, id=aside))
 
 
 def _refuse_other(id: bytes, first: bytes, asked: bytes) -> None:

@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from functools import cached_property
 from time import perf_counter_ns
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from holdfast.node.core.context import NodeContext
-from holdfast.node.core.message_count import MessageCount, MessageFigures
-from holdfast.node.core.metrics import Metrics
 from holdfast.rules.errors import DiskFull, HoldfastError, UnknownMesh
 from holdfast.rules.limits import CHUNK_ROWS
 from holdfast.rules.names import check_mesh
-from holdfast.rules.rows import MeshRow
-from holdfast.storage.files.blobs import BlobStore
-from holdfast.storage.ports import Reader, Store, Work, read_once
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.node.core.context import NodeContext
+    from holdfast.node.core.message_count import MessageCount
+    from holdfast.node.core.metrics import Metrics
+    from holdfast.rules.rows import MeshRow, WarningRow
+    from holdfast.storage.files.blobs import BlobStore
+    from holdfast.storage.ports import Reader, Reading, Store, Work
 
 T = TypeVar("T")
 
@@ -90,7 +94,13 @@ class NodeEngine:
         """Called when the node is closed, before its store is."""
         self.opened: object = None
         """What closes the home; kept by whoever holds any family of the node."""
-        self.message_count = MessageCount(lambda: self.read("outbox.counts", MessageFigures.read))
+
+    @cached_property
+    def message_count(self) -> MessageCount:
+        # Here, because only the status and the metrics of a daemon ask.
+        from holdfast.node.core.message_count import MessageCount, MessageFigures
+
+        return MessageCount(lambda: self.read("outbox.counts", MessageFigures.read))
 
     @property
     def blobs(self) -> BlobStore:
@@ -145,7 +155,7 @@ class NodeEngine:
     def read(self, name: str, read: Callable[[Reader], T]) -> T:
         begun = perf_counter_ns()
         try:
-            return read_once(self.store.read(), read)
+            return _read_once(self.store.read(), read)
         except HoldfastError as error:
             self.metrics.failed(error)
             raise
@@ -157,10 +167,16 @@ class NodeEngine:
         its own cursor.
         """
         while True:
-            rows = read_once(self.store.read(), page)
+            rows = _read_once(self.store.read(), page)
             yield from rows
             if len(rows) < CHUNK_ROWS:
                 return
+
+    def take_warnings(self, mesh: str | None) -> list[WarningRow]:
+        """What this peer must know and was not told before, of one mesh or of all; each once."""
+        if not self.read("warnings", lambda tx: tx.warning_list(mesh)):
+            return []
+        return self.write("warnings", lambda tx: tx.warnings_take(mesh))
 
     def require_mesh(self, slug: str) -> MeshRow:
         """The mesh of this name; `UnknownMesh` if there is none."""
@@ -169,3 +185,21 @@ class NodeEngine:
         if row is None:
             raise UnknownMesh(f"there is no mesh {slug!r}")
         return row
+
+
+def _read_once(reading: Reading, read: Callable[[Reader], T]) -> T:
+    """Runs one read. An exception that a signal handler raises meanwhile leaves nothing open:
+    `end` runs again if it came within the first one.
+    """
+    try:
+        try:
+            return read(reading.begin())
+        finally:
+            reading.end()
+    except BaseException as error:
+        known = reading.error(error)
+        if known is error:
+            raise
+        raise known from error
+    finally:
+        reading.end()

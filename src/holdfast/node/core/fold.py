@@ -11,14 +11,11 @@ because it becomes the base of the new envelope. It is passed on, so that it is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from holdfast.node.core import ledger
-from holdfast.node.core.context import NodeContext
-from holdfast.node.core.fold_tasks import fold_task
-from holdfast.rules.audit_chain import AuditRow, Neighbours, refuse_fork
 from holdfast.rules.bodies import (
     OPS,
     AuditAppend,
@@ -31,12 +28,15 @@ from holdfast.rules.bodies import (
     VectorStore,
     family_of,
 )
-from holdfast.rules.envelope import Envelope
-from holdfast.rules.merge import version_of
-from holdfast.rules.order import Version, is_newer
+from holdfast.rules.order import Version, is_newer, version_of
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import BlobRow, FileRow, MemoryRow, StateRow, VectorRow, VersionedRow
-from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.core.context import NodeContext
+    from holdfast.rules.audit_chain import AuditRow
+    from holdfast.rules.envelope import Envelope
+    from holdfast.storage.ports import Reader, Transaction
 
 
 def current_version(tx: Reader, envelope_or_change: Any, body: Body) -> Version | None:
@@ -239,6 +239,9 @@ def _fold_fact(
 
 def refuse_forked_event(tx: Reader, event: AuditRow) -> None:
     """Raises AuditForked unless an event fits to what its chain has here."""
+    # Here, as for tasks: a write of one key should not load what other families need.
+    from holdfast.rules.audit_chain import Neighbours, refuse_fork
+
     chain = event.chain
     places = (event.seq, event.seq - 1, event.seq + 1)
     refuse_fork(event, Neighbours(*(tx.audit_get(chain, seq) for seq in places)))
@@ -314,15 +317,31 @@ def _fold_vector(
     return Outcome.APPLIED if newest else Outcome.SUPERSEDED
 
 
-_Find = Callable[[Reader, Any, Body], Version | None]
-_Fold = Callable[[Transaction, NodeContext, Envelope, Body, int, Version | None], Outcome]
+def _fold_task(
+    tx: Transaction,
+    ctx: NodeContext,
+    envelope: Envelope,
+    body: Body,
+    offset: int,
+    current: Version | None,
+) -> Outcome:
+    # Here, because a write of one key should not load what the turns of tasks need.
+    from holdfast.node.core.fold_tasks import fold_task
+
+    return fold_task(tx, ctx, envelope, body, offset, current)
+
+
+_Find: TypeAlias = "Callable[[Reader, Any, Body], Version | None]"
+_Fold: TypeAlias = (
+    "Callable[[Transaction, NodeContext, Envelope, Body, int, Version | None], Outcome]"
+)
 
 _FAMILIES: Final[dict[str, tuple[_Find | None, _Fold]]] = {
     "state": (_state_current, _fold_state),
     "memory": (_memory_current, _fold_memory),
     "file": (_file_current, _fold_file),
     "vector": (_vector_current, _fold_vector),
-    "task": (None, fold_task),
+    "task": (None, _fold_task),
     "fact": (None, _fold_fact),
     "audit": (None, _fold_event),
 }

@@ -7,20 +7,22 @@ turn goes to the conflict ledger, and a peer whose claim was superseded is warne
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.node.core.context import NodeContext
 from holdfast.rules import tasks
 from holdfast.rules.bodies import NOTHING, Body, TaskCreate, TaskTurn
 from holdfast.rules.envelope import Envelope
-from holdfast.rules.merge import version_of
-from holdfast.rules.order import Version, is_newer
+from holdfast.rules.order import Version, is_newer, version_of
 from holdfast.rules.quorum.task_turns import fold_both
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import ConflictRow, TaskEventRow, TaskRow, WarningRow
 from holdfast.rules.task_join import Verdict, join
-from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.core.context import NodeContext
+    from holdfast.storage.ports import Reader, Transaction
 
 
 def fold_task(

@@ -13,10 +13,9 @@ All ways have the same results.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Final, overload
 
 import msgspec
 
@@ -24,8 +23,6 @@ from holdfast.node.core.change import (
     Receipt,
     known_receipt,
     refuse_undecided,
-    refused_send,
-    set_aside,
 )
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
@@ -36,8 +33,16 @@ from holdfast.node.core.fold import (
     model_of,
     refuse_forked_event,
 )
+from holdfast.node.core.operations import refused_send, set_aside
 from holdfast.node.core.streams import PlacedInStreams
-from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, header_of, read_arrivals
+from holdfast.rules.arrivals import (
+    Arrival,
+    Arrivals,
+    Arrived,
+    header_of,
+    parts_of,
+    read_arrivals,
+)
 from holdfast.rules.bodies import AuditAppend, Body, MessageSend, family_of
 from holdfast.rules.broker_sync import is_forged
 from holdfast.rules.data_classes import is_decided
@@ -54,6 +59,7 @@ from holdfast.rules.errors import (
     TooOld,
     UnknownMesh,
 )
+from holdfast.rules.fact_columns import FactColumns, highest_by_origin, stamps_by_mesh
 from holdfast.rules.ids import id_text
 from holdfast.rules.lamport import check_incoming, highest_taken, tick
 from holdfast.rules.limits import LAMPORT_MAX
@@ -67,8 +73,6 @@ from holdfast.storage.ports import Reader, Transaction
 
 if TYPE_CHECKING:
     from holdfast.node.core.runs.plain_arrivals import Plain
-
-T = TypeVar("T")
 
 _NEVER_OLD: Final = ("task.", "fact.", "message.", "audit.")
 """Ops that cannot bring back what was deleted, however old they are."""
@@ -90,6 +94,30 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     @property
     def id(self) -> str | None:
         return None if self.raw_id is None else id_text(self.raw_id)
+
+
+class AppliedFacts(Sequence[Applied]):
+    """What became of facts in columns that were appended as a whole: all are new."""
+
+    __slots__ = ("_facts", "_first")
+
+    def __init__(self, facts: FactColumns, first: int) -> None:
+        self._facts, self._first = facts, first
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    @overload
+    def __getitem__(self, at: int) -> Applied: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Applied]: ...
+    def __getitem__(self, at: int | slice) -> Applied | list[Applied]:
+        if isinstance(at, slice):
+            return [self._one(place) for place in range(len(self))[at]]
+        return self._one(range(len(self))[at])
+
+    def _one(self, place: int) -> Applied:
+        return Applied(self._facts.id(place), Outcome.APPLIED, self._first + place)
 
 
 class _Clock:
@@ -184,23 +212,17 @@ class Intake:
         intake._arrivals = arrivals
         return intake
 
-    def __call__(self, tx: Transaction) -> list[Applied]:
+    def __call__(self, tx: Transaction) -> Sequence[Applied]:
         self._clocks, self._seen, self._placed = {}, {}, PlacedInStreams()
         self._blocked = None
-        results: list[Applied] = []
-        for _, group in groupby(self._arrivals, type):
-            members = list(group)
-            facts = [member for member in members if isinstance(member, tuple)]
-            if facts:
-                results += self._take_facts(tx, facts)
-            else:
-                changes = [member for member in members if isinstance(member, Arrival)]
-                results += self._take_changes(tx, changes)
+        parts = [self._take_part(tx, part) for part in parts_of(self._arrivals)]
+        results = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
         for clock in self._clocks.values():
             if clock is not None:
                 clock.write(tx)
         self._placed.write(tx)
-        _count_dropped(tx, results)
+        if not isinstance(results, AppliedFacts):
+            _count_dropped(tx, results)
         now = self._ctx.now_ms()
         for (mesh, peer), lamport in self._seen.items():
             tx.peer_seen(PeerRow(mesh=mesh, peer=peer, last_seen_at=now, last_lamport=lamport))
@@ -208,7 +230,21 @@ class Intake:
 
     # --- many at once ------------------------------------------------------------------------
 
-    def _take_facts(self, tx: Transaction, run: list[Arrived]) -> list[Applied]:
+    def _take_part(self, tx: Transaction, part: Arrivals) -> Sequence[Applied]:
+        if isinstance(part, FactColumns):
+            return self._take_facts(tx, part)
+        results: list[Applied] = []
+        for _, group in groupby(part, type):
+            members = list(group)
+            facts = [member for member in members if isinstance(member, tuple)]
+            if facts:
+                results += self._take_facts(tx, facts)
+            else:
+                changes = [member for member in members if isinstance(member, Arrival)]
+                results += self._take_changes(tx, changes)
+        return results
+
+    def _take_facts(self, tx: Transaction, run: Sequence[Arrived]) -> Sequence[Applied]:
         done = self._take_run(tx, run)
         if done is not None:
             return done
@@ -220,9 +256,9 @@ class Intake:
             results += [self._take_fact(tx, fact) for fact in piece] if done is None else done
         return results
 
-    def _take_run(self, tx: Transaction, run: list[Arrived]) -> list[Applied] | None:
+    def _take_run(self, tx: Transaction, run: Sequence[Arrived]) -> Sequence[Applied] | None:
         """Appends all of them, or does nothing and returns None."""
-        stamps: dict[str, list[int]] = _stamps_by(itemgetter(1), run)
+        stamps = stamps_by_mesh(run)
         for mesh, lamports in stamps.items():
             clock = self._clock(tx, mesh)
             if clock is None or not clock.surely_takes(lamports):
@@ -238,8 +274,10 @@ class Intake:
                 for offset, fact in enumerate(run, first):
                     if fact[1] == mesh:
                         self._placed.add(fact[-1], offset)
-        for (mesh, origin), lamports in _stamps_by(itemgetter(1, 4), run).items():
-            self._hear(mesh, origin, max(lamports))
+        for (mesh, origin), highest in highest_by_origin(run).items():
+            self._hear(mesh, origin, highest)
+        if isinstance(run, FactColumns):
+            return AppliedFacts(run, first)
         return [Applied(fact[0], Outcome.APPLIED, offset) for offset, fact in enumerate(run, first)]
 
     def _take_changes(self, tx: Transaction, batch: list[Arrival]) -> list[Applied]:
@@ -451,17 +489,6 @@ def is_news(ctx: NodeContext, raw: bytes, tx: Reader) -> bool | None:
     except Refused:
         return None
     return True
-
-
-def _stamps_by(key: Callable[[Arrived], T], run: list[Arrived]) -> dict[T, list[int]]:
-    """The stamps of a run in order, by a key of its facts."""
-    keys = list(map(key, run))
-    if keys.count(keys[0]) == len(keys):  # nearly always: one mesh, one origin
-        return {keys[0]: [fact[5] for fact in run]}
-    stamps: dict[T, list[int]] = {}
-    for name, fact in zip(keys, run, strict=True):
-        stamps.setdefault(name, []).append(fact[5])
-    return stamps
 
 
 def _check_not_forgotten(

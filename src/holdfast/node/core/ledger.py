@@ -7,19 +7,20 @@ their owners alone, and tasks have turns (see `fold_tasks`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.node.core.context import NodeContext
 from holdfast.rules.bodies import NOTHING, StateSet, encode_body
 from holdfast.rules.envelope import Base, Envelope, decode_trusted
-from holdfast.rules.ledger import Meeting, Seen, Written, meet
 from holdfast.rules.limits import LEDGER_OF_KEY_MAX
-from holdfast.rules.merge import version_of
-from holdfast.rules.order import Version, is_newer, order_key
+from holdfast.rules.order import Version, is_newer, order_key, version_of
 from holdfast.rules.rows import ConflictRow
-from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.node.core.context import NodeContext
+    from holdfast.rules.ledger import Meeting, Seen, Written
+    from holdfast.storage.ports import Reader, Transaction
 
 STATE: Final = "state"
 REASON: Final = "both were written without knowing of the other; the higher stamp wins"
@@ -36,6 +37,9 @@ def settle(tx: Transaction, ctx: NodeContext, envelope: Envelope, current: Versi
         and envelope.lamport > current.lamport
     ):
         return True  # the plain case: a peer goes on from its own version
+    # Here and below, because the plain case needs none of it.
+    from holdfast.rules.ledger import Written, meet
+
     mesh, key = envelope.mesh, envelope.entity
     rows = tx.conflicts_of(mesh, STATE, key)
     stored = tx.state_seen(mesh, key)
@@ -118,6 +122,8 @@ class _History:
         self.read: dict[bytes, Envelope] = {}
 
     def __iter__(self) -> Iterator[Written]:
+        from holdfast.rules.ledger import Written
+
         arriving = self._arriving
         for entry in self._tx.log_newest(arriving.mesh, arriving.entity, LEDGER_OF_KEY_MAX):
             if entry.id == arriving.id or not entry.op.startswith("state."):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.service.count_pause import CountPause
-from holdfast.storage.ports import Reader
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Reader
 
 
 class MessageFigures(msgspec.Struct, frozen=True):

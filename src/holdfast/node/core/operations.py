@@ -8,14 +8,17 @@ transaction.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.node.core.change import Change, Receipt
-from holdfast.node.core.context import NodeContext
+from holdfast.node.core.keyed_writes import Meta, Replacing, Required
+from holdfast.node.core.keyed_writes import memory_forget as memory_forget
+from holdfast.node.core.keyed_writes import memory_set as memory_set
+from holdfast.node.core.keyed_writes import state_delete as state_delete
+from holdfast.node.core.keyed_writes import state_set as state_set
 from holdfast.node.core.runs.plain_changes import PlainChange
 from holdfast.node.core.views import Hit, Memory, StateEntry
 from holdfast.rules import limits, names
@@ -29,19 +32,15 @@ from holdfast.rules.bodies import (
     AuditAppend,
     Fact,
     FileShare,
-    MemorySet,
     Nothing,
-    StateSet,
     TaskCreate,
     TaskTurn,
     VectorDelete,
     VectorStore,
     check_objects,
     check_prose,
-    check_tags,
     encode_body,
     encode_value,
-    version_of_body,
 )
 from holdfast.rules.errors import (
     BadInput,
@@ -53,140 +52,34 @@ from holdfast.rules.errors import (
     UnknownObject,
     UnknownTask,
 )
-from holdfast.rules.expected import Expect, check_expected, read_expect
-from holdfast.rules.ids import id_text
-from holdfast.rules.order import Stamp
+from holdfast.rules.ids import aside_id, id_text
+from holdfast.rules.message import MESSAGE
+from holdfast.rules.outbox import gives_id_back, lane_of
 from holdfast.rules.paths import named_path
 from holdfast.rules.rows import (
     FileRow,
-    MemoryRow,
     TaskEventRow,
     TaskRow,
     VectorRow,
-    VersionedRow,
     WarningRow,
 )
 from holdfast.rules.tasks import TERMINAL, TaskStatus
 from holdfast.rules.vectors import Model, pack
-from holdfast.storage.ports import Reader, Transaction
 
 T = TypeVar("T")
-Read = Callable[[Reader], T]
-Meta = Mapping[str, Any] | None
+
+if TYPE_CHECKING:
+    from holdfast.node.core.context import NodeContext
+    from holdfast.rules.rows import Entry, OutboxRow
+    from holdfast.storage.ports import Reader, Transaction
+
+    Read = Callable[[Reader], T]
+
 
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
-class _Required(PlainChange):
-    """A change that is refused if what it needs is not so: something to delete, a stamp."""
-
-    __slots__ = ("_require",)
-
-    def __init__(self, require: Callable[[Reader], None], *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._require = require
-
-    def make_ready(self, tx: Reader) -> None:
-        self._require(tx)
-
-
-class _Replacing(PlainChange):
-    """A value that may take the place of another one of the same key, and keeps when that was first
-    made. Each run looks anew. After a deletion it is made anew: deletions are forgotten at some
-    time, and what follows must not depend on that.
-    """
-
-    __slots__ = ("_asked", "_created_at", "_find", "_require")
-
-    def __init__(
-        self,
-        find: Callable[[Reader], MemoryRow | FileRow | None],
-        ctx: NodeContext,
-        mesh: str,
-        op: str,
-        entity: str,
-        body: MemorySet | FileShare,
-        *,
-        id: str | None = None,
-        created_at: int = 0,
-        require: Callable[[Reader], None] | None = None,
-    ) -> None:
-        """`created_at`: of what is written where nothing is, if it was made elsewhere before."""
-        super().__init__(ctx, mesh, op, entity, body, owner=ctx.peer, id=id)
-        self._find, self._asked, self._require = find, body, require
-        self._created_at = created_at
-
-    def make_ready(self, tx: Reader) -> None:
-        if self._require is not None:
-            self._require(tx)
-        self._follow(self._find(tx))
-
-    def make_ready_on(self, tx: Reader, row: MemoryRow | None) -> None:
-        if self._require is not None:
-            self._require(tx)
-        self._follow(row)
-
-    def _follow(self, row: MemoryRow | FileRow | None) -> None:
-        created_at = self._created_at
-        if row is not None and not row.tombstone:
-            created_at = row.created_at or row.updated_at
-        self.body = replace(self._asked, created_at=created_at)
-        self.encoded = encode_body(self.body)
-
-    def envelope_version(self) -> str:
-        return version_of_body(self.body)
-
-
-def _live(row: VersionedRow | None) -> Stamp | None:
-    """The stamp of a value that is there; None if there is none."""
-    return None if row is None or row.tombstone else row.version.stamp
-
-
-def _to_delete(expect: Expect) -> Stamp:
-    expected = read_expect(expect)
-    if expected is None:
-        raise BadInput("what is absent cannot be deleted", hint="expect a stamp, or leave it out")
-    return expected
-
-
 # --- state ---------------------------------------------------------------------------------------
-
-
-def state_set(
-    ctx: NodeContext,
-    mesh: str,
-    key: str,
-    value: object,
-    id: str | None = None,
-    meta: Meta = None,
-    expect: Expect | None = None,
-) -> Change:
-    names.check_key(key)
-    body = StateSet(encode_value(value))
-    if expect is None:
-        return PlainChange(ctx, mesh, "state.set", key, body, id=id, meta=meta)
-    expected = read_expect(expect)
-
-    def require(tx: Reader) -> None:
-        check_expected(expected, _live(tx.state_get(mesh, key)), f"state {key!r} of {mesh!r}")
-
-    return _Required(require, ctx, mesh, "state.set", key, body, id=id, meta=meta)
-
-
-def state_delete(
-    ctx: NodeContext, mesh: str, key: str, id: str | None = None, expect: Expect | None = None
-) -> Change:
-    names.check_key(key)
-    expected = None if expect is None else _to_delete(expect)
-
-    def require(tx: Reader) -> None:
-        present = _live(tx.state_get(mesh, key))
-        if expected is not None:
-            check_expected(expected, present, f"state {key!r} of {mesh!r}")
-        elif present is None:
-            raise UnknownKey(f"state of {mesh!r} has no key {key!r}")
-
-    return _Required(require, ctx, mesh, "state.delete", key, Nothing(), id=id)
 
 
 def state_entry(mesh: str, key: str) -> Read[StateEntry | None]:
@@ -200,57 +93,6 @@ def state_entry(mesh: str, key: str) -> Read[StateEntry | None]:
 
 
 # --- memory --------------------------------------------------------------------------------------
-
-
-def memory_set(
-    ctx: NodeContext,
-    mesh: str,
-    key: str,
-    value: object,
-    tags: Iterable[str] = (),
-    id: str | None = None,
-    expect: Expect | None = None,
-    created_at: int = 0,
-) -> Change:
-    names.check_key(key)
-    if not isinstance(tags, Iterable):
-        raise BadInput(f"tags is {type(tags).__name__}, not a list of texts")
-    if isinstance(tags, str):
-        raise BadInput("tags is one text, not a list of texts", hint="write tags=['…']")
-    listed = tuple(tags)
-    check_tags(listed)
-    body = MemorySet(encode_value(value), listed)
-
-    def find(tx: Reader) -> MemoryRow | None:
-        return tx.memory_get(mesh, ctx.peer, key)
-
-    made = partial(
-        _Replacing, find, ctx, mesh, "memory.set", key, body, id=id, created_at=created_at
-    )
-    if expect is None:
-        return made()
-    expected = read_expect(expect)
-
-    def require(tx: Reader) -> None:
-        check_expected(expected, _live(find(tx)), f"memory {key!r}")
-
-    return made(require=require)
-
-
-def memory_forget(
-    ctx: NodeContext, mesh: str, key: str, id: str | None = None, expect: Expect | None = None
-) -> Change:
-    names.check_key(key)
-    expected = None if expect is None else _to_delete(expect)
-
-    def require(tx: Reader) -> None:
-        present = _live(tx.memory_get(mesh, ctx.peer, key))
-        if expected is not None:
-            check_expected(expected, present, f"memory {key!r}")
-        elif present is None:
-            raise UnknownKey(f"{ctx.peer} remembers nothing under {key!r} in {mesh!r}")
-
-    return _Required(require, ctx, mesh, "memory.forget", key, Nothing(), owner=ctx.peer, id=id)
 
 
 def owner_of(ctx: NodeContext, scope: str) -> str | None:
@@ -337,7 +179,7 @@ def vector_delete(
         require_vector(tx, mesh, ctx.peer, key, model)
 
     body = VectorDelete(model.fingerprint)
-    return _Required(require, ctx, mesh, "vector.delete", key, body, owner=ctx.peer, id=id)
+    return Required(require, ctx, mesh, "vector.delete", key, body, owner=ctx.peer, id=id)
 
 
 def require_vector(tx: Reader, mesh: str, owner: str, key: str, model: Model) -> VectorRow:
@@ -374,7 +216,7 @@ class BlobGone(Exception):
     """A sweep removed the blob before the transaction that names it: write it again."""
 
 
-class FileSharing(_Replacing):
+class FileSharing(Replacing):
     """A share. If its content is a blob, that must still be there in its transaction."""
 
     __slots__ = ()
@@ -413,7 +255,7 @@ def file_delete(ctx: NodeContext, mesh: str, path: str, id: str | None = None) -
         if row is None or row.tombstone:
             raise UnknownFile(f"{ctx.peer} shares no file {path!r} in {mesh!r}")
 
-    return _Required(require, ctx, mesh, "file.delete", path, Nothing(), owner=ctx.peer, id=id)
+    return Required(require, ctx, mesh, "file.delete", path, Nothing(), owner=ctx.peer, id=id)
 
 
 # --- tasks ---------------------------------------------------------------------------------------
@@ -591,3 +433,29 @@ def check_status(status: TaskStatus | str) -> TaskStatus:
         raise BadInput(
             f"status {status!r} is not known", hint=f"use one of {', '.join(TaskStatus)}"
         ) from None
+
+
+# --- ids that messages give back -----------------------------------------------------------------
+
+
+def refused_send(
+    tx: Reader, entry: Entry, peer: str, *, broker_has_another: bool
+) -> OutboxRow | None:
+    """The outbox row of an entry that is our own message and gives its id back; None if it keeps
+    it.
+    """
+    if entry.op != MESSAGE or entry.origin != peer:
+        return None
+    row = tx.outbox_get(lane_of(entry.mesh), entry.id)
+    if row is None or row.offset != entry.offset:
+        return None
+    return row if gives_id_back(row, broker_has_another=broker_has_another) else None
+
+
+def set_aside(tx: Transaction, entry: Entry, row: OutboxRow) -> None:
+    """Takes the id from our own message, in the log and in the outbox: another one gets it. Both
+    keep the envelope as it is, under an id that is computed from it.
+    """
+    aside = aside_id(entry.raw)
+    tx.log_set_aside(entry.offset, aside)
+    tx.outbox_put(replace(row, id=aside))

@@ -8,15 +8,20 @@ time and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.rules.bodies import Body
-from holdfast.rules.envelope import Envelope, decode
+from holdfast.rules.envelope import decode
 from holdfast.rules.limits import READ_INTENTS_BYTES_MAX, READ_INTENTS_MAX
 from holdfast.rules.quorum.intents import decode_intent
-from holdfast.rules.quorum.plain_intents import PlainPut, made_plain
+from holdfast.rules.quorum.plain_intents import made_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.rules.bodies import Body
+    from holdfast.rules.envelope import Envelope
+    from holdfast.rules.quorum.plain_intents import PlainPut
 
 
 class ReadIntent(NamedTuple):

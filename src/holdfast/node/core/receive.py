@@ -21,11 +21,12 @@ cursor stays. It comes again when a person has made room.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
-from holdfast.node.core.intake import Applied, Intake, objection
+from holdfast.node.core.intake import Applied, AppliedFacts, Intake, objection
 from holdfast.node.core.object_transfer import require_objects
 from holdfast.node.core.relaying import hand_on
 from holdfast.rules.arrivals import Arrival, Arrivals, Arrived, raw_of, read_arrivals
@@ -38,6 +39,7 @@ from holdfast.rules.errors import (
     OverLimit,
     SenderBlocked,
 )
+from holdfast.rules.fact_columns import FactColumns
 from holdfast.rules.limits import (
     CHUNK_ROWS,
     LINK_BATCH_BYTES,
@@ -61,7 +63,7 @@ _VECTOR_COST: Final = 2 * _FOLD_COST
 class ReceivedPiece(NamedTuple):
     """What became of a piece."""
 
-    applied: list[Applied]
+    applied: Sequence[Applied]
     """One for each arrival, in their order."""
     new: int
     known: int
@@ -91,8 +93,8 @@ def pieces(arrivals: Arrivals, start: int = 0) -> Iterator[tuple[int, int]]:
 def _end_of_piece(arrivals: Arrivals, start: int) -> int:
     end = min(start + LINK_BATCH_ROWS, len(arrivals))
     # Nearly always these are plain facts only.
-    facts = [one for one in arrivals[start:end] if isinstance(one, tuple)]
-    if len(facts) == end - start and sum([len(fact[-1]) for fact in facts]) <= LINK_BATCH_BYTES:
+    size = _size_of_facts(arrivals[start:end])
+    if size is not None and size <= LINK_BATCH_BYTES:
         return end
     cost = size = 0
     for end in range(start, len(arrivals)):
@@ -101,6 +103,15 @@ def _end_of_piece(arrivals: Arrivals, start: int) -> int:
         cost += _cost(arrivals[end])
         size += len(raw_of(arrivals[end]))
     return len(arrivals)
+
+
+def _size_of_facts(arrivals: Arrivals) -> int | None:
+    """The bytes of arrivals that are plain facts all of them, else None."""
+    if isinstance(arrivals, FactColumns):
+        return sum(arrivals.sizes())
+    if all(map(isinstance, arrivals, repeat(tuple))):
+        return sum(map(len, map(raw_of, arrivals)))
+    return None
 
 
 def _cost(arrival: Arrived | Arrival) -> int:
@@ -118,7 +129,7 @@ class Incoming:
         self._ctx, self._arrivals = ctx, arrivals
         self._intake = Intake.of(ctx, arrivals, via)
 
-    def __call__(self, tx: Transaction) -> list[Applied]:
+    def __call__(self, tx: Transaction) -> Sequence[Applied]:
         applied = self._intake(tx)
         hand_on(self._ctx, tx, self._arrivals, applied)
         return applied
@@ -177,6 +188,9 @@ def receive_arrivals(
     applied = apply_arrivals(
         engine, tx, arrivals, via=via, mesh=mesh, delivered=delivered, counts=counts
     )
+    if isinstance(applied, AppliedFacts):  # nearly always, and each of them is new
+        _hand_on(engine, tx, lane, arrivals, applied)
+        return ReceivedPiece(applied, len(applied), 0, 0)
     refused = [
         QuarantineRow(
             link=lane,
@@ -192,13 +206,23 @@ def receive_arrivals(
     ]
     if refused:
         _quarantine(tx, lane, epoch, refused)
-    if not is_lane(lane):  # those are a broker's own
-        hand_on(engine.ctx, tx, arrivals, applied)
+    _hand_on(engine, tx, lane, arrivals, applied)
     known = [result.outcome for result in applied].count(Outcome.NOOP_ALREADY_APPLIED)
     awaited = sum(isinstance(result.error, NotCommitted) for result in applied)
     dropped = sum(isinstance(result.error, Dropped) for result in applied)
     new = len(applied) - known - len(refused) - awaited - dropped
     return ReceivedPiece(applied, new, known, len(refused), awaited, dropped)
+
+
+def _hand_on(
+    engine: NodeEngine,
+    tx: Transaction,
+    lane: str,
+    arrivals: Arrivals,
+    applied: Sequence[Applied],
+) -> None:
+    if not is_lane(lane):  # those are a broker's own
+        hand_on(engine.ctx, tx, arrivals, applied)
 
 
 def apply_arrivals(
@@ -210,7 +234,7 @@ def apply_arrivals(
     mesh: str | None = None,
     delivered: Mapping[bytes, bytes] | None = None,
     counts: bool = True,
-) -> list[Applied]:
+) -> Sequence[Applied]:
     """Hands arrivals to the intake and returns what became of each, in their order.
 
     `via`, `delivered` and `counts` are as for `Intake`. `mesh` is given for what a broker brought

@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.intake import Applied
-from holdfast.rules.arrivals import Arrivals, header_of, raw_of
+from holdfast.rules.arrivals import Arrivals, header_of, kinds_of, raw_of
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.limits import BUS_RELAY_MS
 from holdfast.rules.message import MESSAGE
@@ -64,8 +64,7 @@ def _handed_on(tx: Reader, arrivals: Arrivals, us: str) -> dict[str, bool]:
     broker last said. If it has changed its mind since, it refuses the rows, and
     that ends them.
     """
-    headers = map(header_of, arrivals)
-    names = dict.fromkeys(header[1] for header in headers if header is not None)
+    names = sorted({mesh for mesh, _, _ in kinds_of(arrivals)})
     meshes = [row for name in names if (row := tx.mesh_get(name)) is not None]
     return {
         row.slug: any(

@@ -6,12 +6,16 @@ so for those meshes the first fields of each new entry are read once more.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.bus.meshes.streams import Placed, place_of
 from holdfast.rules.envelope import UNCOUNTED
 from holdfast.rules.filters import MESSAGES
 from holdfast.rules.leaf import leaf_of
-from holdfast.storage.ports import Transaction
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Transaction
 
 
 def placed(op: str, seq: int, offset: int, raw: bytes) -> Placed:

@@ -5,7 +5,7 @@ whether the last process ended uncleanly (then the integrity check runs first); 
 whether the database has gone back in time, in which case its log counts on in a new epoch. None of
 it grows with the number of rows, except the check after an end that may have damaged the file: one
 after which the machine went on with every byte that was written is checked where it wrote last
-(docs/decisions/0108).
+(docs/decisions/0108). What looks after a bad end is imported there: most opens find a good one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +25,6 @@ from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.metrics import Metrics
 from holdfast.node.home.left_open import Drop, close_at_the_end, close_dropped, closed
-from holdfast.node.upkeep.sweep import Ttl, collect_blobs
 from holdfast.rules import limits
 from holdfast.rules.errors import (
     AlreadyExists,
@@ -34,7 +34,6 @@ from holdfast.rules.errors import (
     NoHome,
     StoreCorrupt,
 )
-from holdfast.rules.lamport import after_loss
 from holdfast.rules.names import meant_peer, named_peer
 from holdfast.service.clock import Clock, SystemClock
 from holdfast.storage.files import backup_lock
@@ -44,12 +43,12 @@ from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import disk_errors, durable_replace
 from holdfast.storage.files.home import HomePaths
 from holdfast.storage.files.presence import Presence
-from holdfast.storage.ports import Reader, Transaction
 from holdfast.storage.sqlite.connection import sync_mode
-from holdfast.storage.sqlite.integrity import integrity, newest_integrity
-from holdfast.storage.sqlite.recovery.wal import rewrite_wal
-from holdfast.storage.sqlite.recovery.wal_frames import WalEnd, look_at_wal
 from holdfast.storage.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Reader, Transaction
+    from holdfast.storage.sqlite.recovery.wal_frames import WalEnd
 
 log = logging.getLogger("holdfast")
 
@@ -146,6 +145,7 @@ class Opened:
             return
         # Here, because most homes that are closed have nothing to remove.
         from holdfast.node.settings import load
+        from holdfast.node.upkeep.sweep import Ttl, collect_blobs
 
         try:
             ttl = Ttl.of_settings(load(os.environ, {}).retention)
@@ -203,6 +203,8 @@ def open_home(
         presence.appear(full_disk=True)
         killed = vfs is None and presences.only_killed(paths, crashed)
         if left_log:
+            from holdfast.storage.sqlite.recovery.wal import rewrite_wal
+
             killed = _refuse_harmed_wal(paths).beyond == 0 and killed
             rewrite_wal(paths.database, paths.wal, vfs=vfs)
         if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
@@ -370,6 +372,8 @@ def _identify(
 
 def _count_on(tx: Transaction, paths: HomePaths, mark: LogMark, skip: int, now_ms: int) -> LogMark:
     """The log counts on in the epoch of `mark`."""
+    from holdfast.rules.lamport import after_loss
+
     tx.set_epoch(mark.epoch)
     for mesh in tx.mesh_list():
         # Other nodes have stamps that this database does not: this node must not give them again.
@@ -426,6 +430,8 @@ def _refuse_harmed_wal(paths: HomePaths) -> WalEnd:
     commit after the break may be what a power cut tore; a later one proves that the one before it
     was whole once, unless somebody wrote with `normal` sync.
     """
+    from holdfast.storage.sqlite.recovery.wal_frames import look_at_wal
+
     mark = read_mark(paths)
     end = look_at_wal(paths.wal)
     if end.commits > 1 and not (mark is not None and mark.volatile):
@@ -441,6 +447,8 @@ def _check_after_kill(paths: HomePaths) -> None:
     SQLite ends after a whole commit, which was looked at, and what is not in it was not touched.
     """
     log.warning("%s was not closed cleanly; what was written last is whole", paths.root)
+    from holdfast.storage.sqlite.integrity import newest_integrity
+
     problems = newest_integrity(paths.database)
     if problems:
         raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")
@@ -448,6 +456,8 @@ def _check_after_kill(paths: HomePaths) -> None:
 
 def _check_after_crash(paths: HomePaths, vfs: str | None) -> None:
     log.warning("%s was not closed cleanly; checking its database", paths.root)
+    from holdfast.storage.sqlite.integrity import integrity
+
     problems = integrity(paths.database, vfs=vfs)
     if problems:
         raise StoreCorrupt(f"{paths.database} does not pass its check: {problems[0]}")

@@ -19,6 +19,7 @@ from holdfast.node.library.loop_thread import LoopThread
 from holdfast.node.library.quorum_reach import Reach, quorum_api
 from holdfast.rules.arguments import checks_arguments
 from holdfast.rules.limits import BUS_BUFFER, BUS_SERVE_MAX
+from holdfast.rules.shown import ShownFace
 
 if TYPE_CHECKING:
     from holdfast.bus.received import ReceivedMessage, ReceivedRequest
@@ -45,13 +46,16 @@ def _waits(
 
 
 @checks_arguments()
-class NodeBus:
+class NodeBus(ShownFace):
     """The bus of one home, for callers that wait; safe to use from threads."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
         self._thread = LoopThread("holdfast-bus")
         self._made: AsyncNodeBus | None = None
+
+    def _shown(self) -> str:
+        return f"of {self._opened.engine.ctx.peer}"
 
     @property
     def loop_thread(self) -> LoopThread:

@@ -41,7 +41,7 @@ from holdfast.rules.listed import listed, listed_rows
 from holdfast.rules.names import check_key, check_mesh
 from holdfast.rules.rows import BlockedPeer, ConflictRow, MeshRow, WarningRow
 from holdfast.rules.shown import ShownFace
-from holdfast.storage.ports import Transaction, Work
+from holdfast.storage.ports import Work
 
 if TYPE_CHECKING:
     from holdfast.node.bus.ways import PingRound
@@ -481,13 +481,7 @@ class Node(ShownFace):
         >>> for warning in node.take_warnings():
         ...     print(warning.type, warning.entity, warning.by_peer)
         """
-        if not self._engine.read("warnings", lambda tx: tx.warning_list(mesh)):
-            return []
-
-        def work(tx: Transaction) -> list[WarningRow]:
-            return tx.warnings_take(mesh)
-
-        return self._engine.write("warnings", work)
+        return self._engine.take_warnings(mesh)
 
     @listed(ConflictRow)
     @checked

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from holdfast.rules.errors import NoQuorum
+from holdfast.rules.shown import ShownFace
 
 if TYPE_CHECKING:
     from holdfast.node.library.aio_bus import AsyncNodeBus
@@ -33,11 +34,16 @@ async def quorum_api(bus: AsyncNodeBus) -> QuorumApi:
     return found
 
 
-class WaitingFace(Generic[A]):
+class WaitingFace(ShownFace, Generic[A]):
     """Verbs for callers that wait, each made of one of `A`; safe to use from threads."""
 
     def __init__(self, thread: LoopThread, face: A) -> None:
         self._thread, self._face = thread, face
+
+    def _shown(self) -> str:
+        # A face of a daemon knows its mesh itself.
+        of = getattr(self, "_face", self)
+        return f"of mesh {getattr(of, '_mesh', None) or getattr(of, '_slug', '')}"
 
 
 def waits(

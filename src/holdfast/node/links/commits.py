@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.node.core.engine import NodeEngine
 from holdfast.node.core.following.committed_source import follow_order
 from holdfast.node.links.source import LinkSource
-from holdfast.rules.arrivals import Arrival, Arrivals
+from holdfast.rules.arrivals import Arrival, Arrivals, not_in_columns
 from holdfast.rules.errors import (
     CommitForked,
     LogMismatch,
@@ -35,7 +35,10 @@ _NOT_TAKEN: Final = (CommitForked, LogMismatch, NotFound, NotGranted, NoVoters)
 
 def has_strong(arrivals: Arrivals) -> bool:
     """Whether a batch has envelopes that come again with their records."""
-    return any(isinstance(one, Arrival) and isinstance(one.error, NotCommitted) for one in arrivals)
+    return any(
+        isinstance(one, Arrival) and isinstance(one.error, NotCommitted)
+        for one in not_in_columns(arrivals)
+    )
 
 
 def follows_orders(row: LinkRow) -> bool:

@@ -8,9 +8,10 @@
 
 While one batch is stored, the next is taken apart and the one after it is asked for, and no more:
 memory stays bounded by a handful of batches, and the disk, the processor and the line are in use at
-the same time. Each fetch confirms what is stored by then. When the fetch that is under way waits
-for news, it is too early for that, so the applier confirms by a call of its own, once nothing more
-comes for a moment.
+the same time. A fetch confirms what is stored by then. For the source that is a durable write,
+which the answer waits for: so while there is more at once, only one fetch in some does. When the
+fetch that is under way waits for news, it is too early for that, so the applier confirms by a call
+of its own, once nothing more comes for a moment.
 
 Whatever goes wrong in one thread ends all of them, and the first error is the one that is raised.
 The next connection begins at the stored cursor, so nothing that was read ahead has to be
@@ -53,6 +54,7 @@ from holdfast.rules.errors import (
 )
 from holdfast.rules.limits import (
     BACKOFF_MS_MIN,
+    LINK_CONFIRM_BATCHES,
     LINK_CONFIRM_MS,
     LONG_POLL_MS_DEFAULT,
     QUARANTINE_ROWS_MAX,
@@ -311,13 +313,17 @@ class LinkConnection:
         row = self._row
         position = row.cursor + 1
         patience_ms = 0  # the first answer says at once how we stand
+        silent = LINK_CONFIRM_BATCHES
         while True:
             with self._turn:
                 self._turn.wait_for(lambda: self._over or self._fetched is None)
                 if self._over:
                     return
-                # Sent even where it is nothing new: so the source knows that we are there.
-                confirm = self._confirmed = self._stored
+                confirm = 0
+                if silent >= LINK_CONFIRM_BATCHES:
+                    # Sent even where it is nothing new: so the source knows that we are there.
+                    confirm, silent = self._stored, 0
+                    self._confirmed = confirm
                 self._asking = True
             asked_at = monotonic()
             batch = self._fetch(
@@ -344,6 +350,7 @@ class LinkConnection:
                 if patience_ms:
                     self._hold_back(asked_at)
             patience_ms = LONG_POLL_MS_DEFAULT
+            silent = silent + 1 if batch.upto < batch.head else LINK_CONFIRM_BATCHES
             position = batch.upto + 1
 
     def _fetch(self, source: LinkSource, ask: Fetch) -> Batch:

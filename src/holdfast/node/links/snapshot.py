@@ -21,7 +21,7 @@ from holdfast.node.core.receive import pieces, receive_arrivals
 from holdfast.node.links import receive
 from holdfast.node.links.source import LinkSource
 from holdfast.protocol.link_snapshot import LinkSnapshotPart, SnapshotPartAsked
-from holdfast.rules.arrivals import Arrivals, header_of, objects_of, read_arrivals
+from holdfast.rules.arrivals import Arrivals, kinds_of, objects_of, read_arrivals
 from holdfast.rules.errors import (
     BadAnswer,
     EpochChanged,
@@ -176,13 +176,12 @@ def _checked(engine: NodeEngine, row: LinkRow, taking: _Taking, part: LinkSnapsh
     if part.place and part.place == bytes.fromhex(taking.place):
         raise BadAnswer(f"the snapshot of {row.zone} does not go on")
     arrivals = read_arrivals(part.raws)
-    headers = [header for one in arrivals if (header := header_of(one)) is not None]
-    for _, mesh, op, *_ in headers:
+    for mesh, op, _ in kinds_of(arrivals):
         if mesh != taking.meshes[0] or op in MESSAGES:
             raise BadAnswer(f"a snapshot of {taking.meshes[0]!r} holds what does not belong to it")
-    receive.check_filter(row, headers)
+    receive.check_filter(row, arrivals)
     engine.read(
-        "link.snapshot", lambda tx: receive.check_origins(engine.ctx.peer, row, headers, tx)
+        "link.snapshot", lambda tx: receive.check_origins(engine.ctx.peer, row, arrivals, tx)
     )
     return arrivals
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from holdfast.rules.filters import EVERYTHING, Filter
 from holdfast.rules.listed import listed, listed_rows
 from holdfast.rules.names import meant_peer
 from holdfast.rules.rows import Columns, Entry
+from holdfast.rules.shown import ShownFace
 from holdfast.service.caller import LOCAL
 from holdfast.storage.ports import Reader, Transaction
 
@@ -38,13 +39,16 @@ class Head(NamedTuple):
 
 
 @checks_arguments()
-class Log:
+class Log(ShownFace):
     """The log: every envelope once, own and received, in the order in which this node stored
     them.
     """
 
     def __init__(self, engine: NodeEngine) -> None:
         self._engine = engine
+
+    def _shown_rows(self) -> Iterable[Any]:
+        return reversed(self.tail())
 
     def head(self) -> Head:
         """Where the log begins and ends now.

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from holdfast.node.core.change import Receipt, refused_send, set_aside
+from holdfast.node.core.change import Receipt
 from holdfast.node.core.context import NodeContext
 from holdfast.node.core.engine import NodeEngine
+from holdfast.node.core.operations import refused_send, set_aside
 from holdfast.node.core.runs.plain_changes import PlainChange
 from holdfast.rules import names
 from holdfast.rules.bodies import MessageSend, check_content_type, decode_trusted_body, encode_body

@@ -127,9 +127,10 @@ class QuorumApi(Protocol):
     async def step_down(self, mesh: str) -> OrderStatus:
         """The coordinator stops at once; another one is elected."""
 
-    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+    async def forget_claim(self, mesh: str, peer: str, *, dry_run: bool = False) -> OrderStatus:
         """Lets go of what a peer has shown of another order of the mesh, when it is gone for good.
-        OrderContested if this group is stopped by such claims: then `recover` decides.
+        OrderContested if this group is stopped by such claims: then `recover` decides. With
+        `dry_run` nothing is changed: it is refused, or would be done.
         """
 
     async def pause(self, mesh: str) -> None:

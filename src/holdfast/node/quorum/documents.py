@@ -76,6 +76,8 @@ class QuorumTransfer(_Asked, frozen=True, kw_only=True):
 class QuorumForgetClaim(_Asked, frozen=True, kw_only=True):
     peer: str
     """Who has shown another order of the mesh, and is gone."""
+    dry_run: bool = False
+    """Nothing is changed: it is refused, or would be done."""
 
 
 class QuorumRecover(_Asked, frozen=True, kw_only=True):

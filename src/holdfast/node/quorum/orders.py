@@ -173,7 +173,7 @@ class NodeOrders:
         await self._operators(mesh).step_down(mesh)
         return self.order(mesh).status()
 
-    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
+    async def forget_claim(self, mesh: str, peer: str, *, dry_run: bool = False) -> OrderStatus:
         order = self.order(mesh)
         known = self._engine.read("quorum.trouble", lambda tx: claims_of(tx, mesh))
         if all(one.source != peer for one in known):
@@ -186,6 +186,8 @@ class NodeOrders:
                 f"{mesh!r} is stopped by that claim: to forget it would be to decide, on this node "
                 "alone, which order counts"
             )
+        if dry_run:
+            return order.status()
         await self._write("quorum.claim", lambda tx: forget_claims(tx, mesh, peer))
         self._groups.compared(mesh)
         log.warning("an operator has let the claim of %s to the order of %s go", peer, mesh)

@@ -118,8 +118,8 @@ class RemoteQuorum:
     async def step_down(self, mesh: str) -> OrderStatus:
         return await self._post(mesh, "step-down", None, OrderStatus)
 
-    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
-        asked = documents.QuorumForgetClaim(peer=peer)
+    async def forget_claim(self, mesh: str, peer: str, *, dry_run: bool = False) -> OrderStatus:
+        asked = documents.QuorumForgetClaim(peer=peer, dry_run=dry_run)
         return await self._post(mesh, "forget-claim", asked, OrderStatus)
 
     async def pause(self, mesh: str) -> None:

@@ -411,7 +411,7 @@ def _counted(before: dict[str, int], outcomes: list[Outcome | None]) -> dict[str
     return counts
 
 
-def _refusals(applied: list[Applied]) -> list[RefusedEnvelope]:
+def _refusals(applied: Sequence[Applied]) -> list[RefusedEnvelope]:
     return [
         RefusedEnvelope(envelope.id, envelope.error.code, envelope.error.message)
         for envelope in applied

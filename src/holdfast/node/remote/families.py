@@ -138,7 +138,7 @@ _ENTRIES: Final = msgspec.json.Decoder(_TelemetryPage)
 
 
 @asks
-class RemoteAudit(WatchedFace, AuditTrail):
+class RemoteAuditTrail(WatchedFace, AuditTrail):
     """`AuditTrail`, asked of a daemon."""
 
     def append(self, stream: str, payload: Any, *, id: str | None = None) -> Receipt:

@@ -18,7 +18,7 @@ from holdfast.node.remote import messages
 from holdfast.node.remote.content import RemoteFiles, fetched, sized
 from holdfast.node.remote.faces import RemoteFace, asked, asks, needs_home
 from holdfast.node.remote.families import (
-    RemoteAudit,
+    RemoteAuditTrail,
     RemoteFacts,
     RemoteMemories,
     RemotePresences,
@@ -59,7 +59,7 @@ class RemoteMesh(RemoteFace, Mesh):
         self.files = RemoteFiles(line, slug)
         self.tasks = RemoteTasks(line, slug)
         self.facts = RemoteFacts(line, slug)
-        self.audit = RemoteAudit(line, slug)
+        self.audit = RemoteAuditTrail(line, slug)
         self.inbox = messages.RemoteInbox(line, slug)
 
     @property

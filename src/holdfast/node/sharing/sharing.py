@@ -38,11 +38,12 @@ from holdfast.rules.listed import listed_rows
 from holdfast.rules.member_names import meant_key
 from holdfast.rules.names import check_mesh
 from holdfast.rules.rows import KnownMember, MeshRow
+from holdfast.rules.shown import ShownFace
 from holdfast.storage.ports import Reader, Transaction
 
 
 @checks_arguments()
-class Sharing:
+class Sharing(ShownFace):
     """What one node shares, and with whom."""
 
     def __init__(self, engine: NodeEngine, trust: Trust) -> None:

@@ -28,7 +28,6 @@ TIME: Final = LOG.field("recorded_at").type
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 _ID_BYTES: Final = 16
 _TEXT_CHARS: Final = 36
-_NO_LEAF: Final = bytes(LEAF_BYTES)
 _NO_ID: Final = bytes(_ID_BYTES)
 """In the place of an id that is none. No envelope has it, so its row becomes a problem."""
 _INT64: Final = range(-(2**63), 2**63)
@@ -119,12 +118,15 @@ def _refuse_damaged(joined: Joined, ends: _Numbers) -> None:
     leaves = leaves_of(joined.raw, ends.tolist())
     if leaves == joined.leaf:
         return
-    begin = 0
-    for row, end in enumerate(ends.tolist()):
+    found, written = (
+        np.frombuffer(column, dtype=np.uint64).reshape(joined.rows, -1)
+        for column in (leaves, joined.leaf)
+    )
+    # One without a hash is from before there were hashes.
+    for row in np.flatnonzero((found != written).any(axis=1) & written.any(axis=1)).tolist():
+        raw = joined.raw[ends[row - 1] if row else 0 : ends[row]]
         leaf = joined.leaf[row * LEAF_BYTES : (row + 1) * LEAF_BYTES]
-        if leaf != _NO_LEAF:
-            refuse_damaged(joined.start + row, joined.raw[begin:end], leaf)
-        begin = end
+        refuse_damaged(joined.start + row, raw, leaf)
 
 
 def from_columns(log: str, epoch: int, columns: Columns) -> pa.RecordBatch:

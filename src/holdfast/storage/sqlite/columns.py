@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import apsw
 import msgspec
@@ -24,7 +24,7 @@ from holdfast.rules.order import Version
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class Codec(NamedTuple):
+class Codec(msgspec.Struct, frozen=True, eq=False):
     """How a field of one type is kept in its column."""
 
     encode: Callable[[Any], Any] | None
@@ -52,7 +52,7 @@ VERSION: Final = Codec(
     lambda lamport, peer, id: None if lamport is None else Version(lamport, peer, id),
 )
 """A version, or None, in three columns: `<field>_lamport`, `<field>_peer` and `<field>_id`."""
-OWN_VERSION: Final = Codec(*VERSION)
+OWN_VERSION: Final = Codec(VERSION.encode, VERSION.decode)
 """The version of the row itself: its three columns have no prefix."""
 
 

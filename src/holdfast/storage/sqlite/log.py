@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import msgspec
 
-from holdfast.rules.arrivals import Arrived
-from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.envelope import decode_trusted
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
 from holdfast.rules.rows import NOT_BY_ENTITY, Entry
-from holdfast.storage.sqlite.bus.streams import StreamWrites
 from holdfast.storage.sqlite.columns import RowColumns
 from holdfast.storage.sqlite.log_leaves import LeafWrites, refuse_damaged
 from holdfast.storage.sqlite.log_pages import LogPages
+from holdfast.storage.sqlite.tables.later import LaterWrites
 
 if TYPE_CHECKING:
+    from holdfast.rules.arrivals import Arrived
     from holdfast.rules.commit_columns import CommitColumns
 
 _ENTRY = RowColumns("log", Entry)
@@ -159,7 +158,7 @@ class LogReads(LogPages):
         return entries
 
 
-class LogWrites(LogReads, LeafWrites, StreamWrites):
+class LogWrites(LogReads, LeafWrites, LaterWrites):
     _recorded_at = 0
     """The newest time in the log that this transaction knows of; 0 before its first append."""
 
@@ -189,6 +188,13 @@ class LogWrites(LogReads, LeafWrites, StreamWrites):
     def log_append_new(self, arrivals: Sequence[Arrived], now_ms: int, via: int = 0) -> int | None:
         if not arrivals:
             return self._last_offset() + 1
+        if not isinstance(arrivals, list):
+            # Here, because a write of one key should not load how facts are read in columns.
+            from holdfast.storage.sqlite.tables.log_facts import FactColumns, insert_facts
+
+            if isinstance(arrivals, FactColumns):
+                facts = partial(insert_facts, self._con, arrivals, via)
+                return self._append_new(arrivals.all_ids(), now_ms, facts)
 
         def insert(recorded_at: int) -> None:
             self._con.executemany(
@@ -260,6 +266,9 @@ class LogWrites(LogReads, LeafWrites, StreamWrites):
         ).fetchall()
         if not doomed:
             return 0
+        # Here, because a write needs no name of a stream while its mesh is not on the bus.
+        from holdfast.rules.bus.meshes.coverage import StreamName
+
         gone = [decode_trusted(raw) for _, _, raw in doomed]
         self._con.executemany(
             "INSERT INTO forgotten (id, offset, fingerprint, truncated_at) VALUES (?, ?, ?, ?)",

@@ -6,13 +6,15 @@ Every entry gets its hash when it is appended. Entries from before hashes get th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import apsw
 import msgspec
 
 from holdfast.rules.errors import EntryDamaged
-from holdfast.rules.leaf import DERIVED, columns_of, damage_of, leaf_of
+from holdfast.rules.leaf import DERIVED, columns_of, damage_of, leaf_of, leaves_of
 
 LEAF_SINCE: Final = 8
 """The schema version that brought them."""
@@ -44,6 +46,19 @@ def refuse_damaged(offset: int, raw: bytes, leaf: bytes | None) -> None:
     """EntryDamaged if an entry's bytes are not those that were written."""
     if leaf is not None and (not isinstance(raw, bytes) or leaf_of(raw) != leaf):
         raise EntryDamaged(f"the entry at offset {offset} is damaged: its bytes have changed")
+
+
+def refuse_damaged_rows(rows: Sequence[Any]) -> None:
+    """The same for many rows, each with offset, bytes and leaf as its first and its last two."""
+    raws = [row[-2] for row in rows]
+    try:
+        ends = list(accumulate(map(len, raws)))
+        if leaves_of(b"".join(raws), ends) == b"".join([row[-1] for row in rows]):
+            return
+    except TypeError:
+        pass  # something is no bytes: an entry from before hashes, or a damaged one
+    for row in rows:
+        refuse_damaged(row[0], row[-2], row[-1])
 
 
 def _fields(row: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from holdfast.rules.filters import MESSAGES, Filter
 from holdfast.rules.limits import SCAN_ROWS_MAX
 from holdfast.rules.rows import Columns, Page
 from holdfast.storage.sqlite.families import above_prefix
-from holdfast.storage.sqlite.log_leaves import LeafReads, refuse_damaged
+from holdfast.storage.sqlite.log_leaves import LeafReads, refuse_damaged_rows
 
 _HANDFUL: Final = 16
 """Rows taken at once: at most so many are read in vain."""
@@ -86,19 +86,24 @@ class LogPages(LeafReads):
         )
         rows: list[Any] = []
         room = bytes_max
-        while handful := list(islice(cursor, _HANDFUL)):
-            for row in () if damaged else handful:
-                refuse_damaged(row[0], row[-2], row[-1])
-            sizes = [len(row[-2]) for row in handful]
+        cut = False
+        while not cut and (handful := list(islice(cursor, _HANDFUL))):
+            try:
+                sizes = [len(row[-2]) for row in handful]
+            except TypeError:
+                refuse_damaged_rows(handful)  # what has no length is not what was written
+                raise
             if (size := sum(sizes)) > room:
                 fitting = sum(total <= room for total in accumulate(sizes))
                 # One always fits, or nobody would ever get past it.
-                rows += handful[: fitting if rows else max(fitting, 1)]
+                handful = handful[: fitting if rows else max(fitting, 1)]
                 cursor.close()
-                return rows, rows[-1][0]
+                cut = True
             rows += handful
             room -= size
-        if len(rows) == limit:
+        if not damaged:
+            refuse_damaged_rows(rows)
+        if cut or len(rows) == limit:
             return rows, rows[-1][0]
         head = self._con.execute("SELECT max(offset) FROM log").get
         return rows, max(start - 1, min(stop - 1, head or 0))

@@ -80,7 +80,7 @@ class Unusual(Exception):
 @contextmanager
 def open_read_only(root: str) -> Iterator[apsw.Connection]:
     """A connection in a read transaction; Unusual where there is more to do than to read."""
-    if not _undisturbed(root):
+    if not undisturbed(root):
         raise Unusual
     try:
         connection = connect(f"{root}/{DATABASE}", read_only=True)
@@ -188,7 +188,8 @@ def names(connection: apsw.Connection, kind: str, mesh: str, part: str) -> Itera
         yield str(name)
 
 
-def _undisturbed(root: str) -> bool:
+def undisturbed(root: str) -> bool:
+    """Whether opening this home would find nothing to mend or to tell."""
     try:
         user = os.geteuid()
         if not _is(os.stat(root), stat.S_IFDIR | 0o700, user):

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import get_ident
 from time import monotonic
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
@@ -26,14 +26,7 @@ from holdfast.rules.errors import (
 from holdfast.rules.limits import ABORT_MS_MAX, BUSY_TIMEOUT_MS
 from holdfast.storage import fork_gate
 from holdfast.storage.group_commit import GroupWriter
-from holdfast.storage.ports import Reader, Reading, Transaction, Work
 from holdfast.storage.sqlite import migrations
-from holdfast.storage.sqlite.broker_positions import BrokerPositionReads, BrokerPositionWrites
-from holdfast.storage.sqlite.bus.rows import BusReads, BusWrites
-from holdfast.storage.sqlite.bus.streams import StreamReads
-from holdfast.storage.sqlite.committed.audit import AuditReads, AuditWrites
-from holdfast.storage.sqlite.committed.quorum_state import CommittedReads, CommittedWrites
-from holdfast.storage.sqlite.committed.telemetry import TelemetryReads, TelemetryWrites
 from holdfast.storage.sqlite.conflicts import LedgerReads, LedgerWrites
 from holdfast.storage.sqlite.connection import (
     check_ours,
@@ -44,17 +37,14 @@ from holdfast.storage.sqlite.connection import (
     shut,
     typed,
 )
-from holdfast.storage.sqlite.consumers import ConsumerReads, ConsumerWrites
-from holdfast.storage.sqlite.ends.mesh_end import MeshEndReads, MeshEndWrites
 from holdfast.storage.sqlite.families import FamilyReads, FamilyWrites
-from holdfast.storage.sqlite.inbox import InboxReads, InboxWrites
 from holdfast.storage.sqlite.log import LogReads, LogWrites
 from holdfast.storage.sqlite.meshes import MeshReads, MeshWrites
-from holdfast.storage.sqlite.outbox import OutboxReads, OutboxWrites
-from holdfast.storage.sqlite.tasks import TaskReads, TaskWrites
-from holdfast.storage.sqlite.vector_rows import VectorReads, VectorWrites
+from holdfast.storage.sqlite.tables.later import LaterReads, LaterWrites
 from holdfast.storage.sqlite.wal.checkpoints import Checkpoints
-from holdfast.storage.sqlite.zones import ZoneReads, ZoneWrites
+
+if TYPE_CHECKING:
+    from holdfast.storage.ports import Reader, Reading, Transaction, Work
 
 T = TypeVar("T")
 
@@ -65,25 +55,7 @@ _TROUBLE = (StoreFailed, StoreCorrupt, OutcomeUnknown)
 """Errors after which nobody can say what is on the disk."""
 
 
-class SqliteReader(
-    MeshReads,
-    MeshEndReads,
-    LogReads,
-    FamilyReads,
-    VectorReads,
-    TaskReads,
-    AuditReads,
-    TelemetryReads,
-    LedgerReads,
-    ConsumerReads,
-    ZoneReads,
-    OutboxReads,
-    InboxReads,
-    BrokerPositionReads,
-    StreamReads,
-    CommittedReads,
-    BusReads,
-):
+class SqliteReader(MeshReads, LogReads, FamilyReads, LedgerReads, LaterReads):
     """One consistent state, as a connection in a read transaction sees it."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -93,24 +65,7 @@ class SqliteReader(
         for each of them would cost as much as running it."""
 
 
-class SqliteTransaction(
-    MeshWrites,
-    MeshEndWrites,
-    LogWrites,
-    FamilyWrites,
-    VectorWrites,
-    TaskWrites,
-    AuditWrites,
-    TelemetryWrites,
-    LedgerWrites,
-    ConsumerWrites,
-    ZoneWrites,
-    OutboxWrites,
-    InboxWrites,
-    BrokerPositionWrites,
-    CommittedWrites,
-    BusWrites,
-):
+class SqliteTransaction(MeshWrites, LogWrites, FamilyWrites, LedgerWrites, LaterWrites):
     """The state within the writing connection's transaction."""
 
     def __init__(self, connection: apsw.Connection) -> None:

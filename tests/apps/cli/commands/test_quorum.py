@@ -142,14 +142,20 @@ def test_U2_Q13_operators_change_what_they_must(up: QuorumUp, cli: Cli) -> None:
     assert "are lost for good" in refused.err
     assert "holdfast quorum recover team --accept-loss" in refused.err
     assert "incarnation 2" in cli("quorum", "recover", "--accept-loss").err
+    dry = cli("quorum", "forget-claim", "dora", "--dry-run")
+    assert "would forget the claim of dora to the order of team; nothing was changed" in dry.err
+    dry = cli("quorum", "forget-claim", "dora", "--dry-run", "--json")
+    assert json.loads(dry.out) == {"mesh": MESH, "peer": "dora", "dry_run": True}
     assert "the claim of dora to the order" in cli("quorum", "forget-claim", "dora").err
     cli("quorum", "forget-claim", "nobody", code=4)
+    cli("quorum", "forget-claim", "nobody", "--dry-run", code=4)
     cli("quorum", "move", MESH, "--engine", "embedded", "--voter", "bo")
     assert up.operators.asked[-1] == ("move", (("bo",), "embedded"))
     even = cli("quorum", "init", MESH, "--voter", "bo", code=5)
     assert "warning: 2 voters survive the loss of as many as 1 would" in even.err
     assert [name for name, _ in up.operators.asked] == [
-        *("add", "remove", "transfer", "step_down", "recover", "forget_claim", "move"),
+        *("add", "remove", "transfer", "step_down", "recover"),
+        *("forget_claim?", "forget_claim?", "forget_claim", "move"),
     ]
 
 

@@ -181,6 +181,8 @@ def test_Q4_one_liar_stops_no_majority_and_is_named(tmp_path: Path) -> None:
         with pytest.raises(UnknownPeer):
             await ana.host.quorum.forget_claim(MESH, "bo")
         assert ana.order.status().problem
+        assert (await ana.host.quorum.forget_claim(MESH, "cy", dry_run=True)).problem
+        assert failures(ana), "it was only asked"
         assert not (await ana.host.quorum.forget_claim(MESH, "cy")).problem
         assert failures(ana) == []
         assert shows("cy", later) == "forked", "and while it is there it shows it again"
@@ -188,6 +190,8 @@ def test_Q4_one_liar_stops_no_majority_and_is_named(tmp_path: Path) -> None:
         # As many as a majority here: nobody can tell any more.
         assert shows("bo", other) == "forked"
         assert await is_refused(ana)
+        with pytest.raises(OrderContested):
+            await ana.host.quorum.forget_claim(MESH, "cy", dry_run=True)
         with pytest.raises(OrderContested):
             await ana.host.quorum.forget_claim(MESH, "cy")
         assert await is_refused(ana), "to forget would be to decide"

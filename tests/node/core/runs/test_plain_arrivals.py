@@ -51,7 +51,7 @@ class Pair:
         for nodes in self._nodes:
             nodes.close()
 
-    def take(self, batch: Sequence[bytes], **more: Any) -> list[Applied]:
+    def take(self, batch: Sequence[bytes], **more: Any) -> Sequence[Applied]:
         answers = []
         for node, single in zip(self.nodes, (False, True), strict=True):
             with self._patch.context() as patch:

@@ -29,6 +29,7 @@ from holdfast.rules.errors import (
     TooOld,
     Unreachable,
 )
+from holdfast.transport.etcd_address import next_scope, with_scope
 from support.daemon import make_home
 from support.envelopes import MESH
 from support.etcd_orders import ENOUGH_MS, OrderNode, forward, new_scope
@@ -148,8 +149,13 @@ def test_Q3_an_order_is_begun_once_and_joined_by_name(tmp_path: Path) -> None:
         await dee.up()
         try:
             # Another mesh of the same name is not mixed up with this one.
-            with pytest.raises(AlreadyExists, match="already"):
+            with pytest.raises(AlreadyExists, match="already") as taken:
                 await dee.operators.init(MESH, dee.address(world.scope))
+            free = with_scope(dee.address(world.scope), next_scope(world.scope))
+            assert f"holdfast quorum init {MESH} --engine '{free}'" in str(taken.value.hint)
+            with pytest.raises(AlreadyExists) as taken:
+                await dee.operators.check_free(MESH, dee.address(world.scope))
+            assert f"holdfast quorum move {MESH} --engine '{free}'" in str(taken.value.hint)
             assert dee.engine.read("job", lambda tx: tx.job_get(place_job(MESH))) is None
             for address in ("etcd://far.example:2379?tls=off", f"etcd://u:p@{HOST}", "etcd://"):
                 with pytest.raises(BadInput) as refused:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from holdfast.apps.cli import documents, inputs
+from holdfast.apps.cli import inputs
 from holdfast.apps.cli.declare import BATCH, command_of
+from holdfast.apps.cli.output import receipt
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.library.batch import add_documents
 from holdfast.rules.errors import BadInput
@@ -39,7 +40,7 @@ def batch_(session: CommandSession, file: str) -> None:
         session.show(
             {
                 "mesh": mesh.slug,
-                "receipts": [documents.receipt(one, mesh.slug) for one in receipts],
+                "receipts": [receipt(one, mesh.slug) for one in receipts],
             },
             "".join(f"{one.id}\n" for one in receipts),
         )

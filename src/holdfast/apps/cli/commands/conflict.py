@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.apps.cli import documents
+from holdfast.apps.cli import documents, output
 from holdfast.apps.cli.declare import DRY, FILTER, noun, verb
 from holdfast.apps.cli.session import CommandSession
 
@@ -46,7 +46,7 @@ def restore(session: CommandSession, number: int) -> None:
         mesh = node.conflict(number).mesh
         done = node.restore_conflict(number, id=session.id)
         session.wrote(
-            documents.receipt(done, mesh, op="conflict.restore", number=number),
+            output.receipt(done, mesh, op="conflict.restore", number=number),
             f"restored the loser of conflict {number} at {done.stamp}",
         )
 

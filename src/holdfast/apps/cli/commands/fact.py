@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from holdfast.apps.cli import contents, documents, inputs, own_daemon
+from holdfast.apps.cli import contents, documents, inputs, output, own_daemon
 from holdfast.apps.cli.commands.log import FIELDS
 from holdfast.apps.cli.commands.state import JSON_VALUE
 from holdfast.apps.cli.declare import noun, verb
@@ -68,7 +68,7 @@ def append(
         ]
         done = mesh.facts.append(subject, predicate, value, id=session.id, objects=objects)
         session.wrote(
-            documents.receipt(
+            output.receipt(
                 done,
                 mesh.slug,
                 op="fact.append",

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from holdfast.apps.cli import asking, tables, times
-from holdfast.apps.cli.declare import ASKS, noun, verb
+from holdfast.apps.cli.declare import ASKS, DRY, noun, verb
 from holdfast.apps.cli.quorum_calls import QuorumCalls, open_quorum
 from holdfast.apps.cli.session import CommandSession
 from holdfast.node.bus.auth_material import AuthMaterial
@@ -156,7 +156,7 @@ def step_down(session: CommandSession, mesh_name: str | None) -> None:
         _show(session, order)
 
 
-@verb(quorum_, "forget-claim")
+@verb(quorum_, "forget-claim", removes=DRY)
 @click.argument("peer")
 def forget_claim(session: CommandSession, peer: str) -> None:
     """Let go of another order of a mesh that PEER has shown, when it is gone for good.
@@ -165,7 +165,11 @@ def forget_claim(session: CommandSession, peer: str) -> None:
     there only recover decides which order counts.
     """
     with open_quorum(session) as quorum:
-        order = quorum.run(quorum.api.forget_claim(quorum.mesh, peer))
+        call = quorum.api.forget_claim(quorum.mesh, peer, dry_run=session.dry_run)
+        order = quorum.run(call)
+        what = f"forget the claim of {peer} to the order of {quorum.mesh}"
+        if not session.goes_on(what, asks=False, mesh=quorum.mesh, peer=peer):
+            return
         _changed(session, order, f"the claim of {peer} to the order of {quorum.mesh} is forgotten")
 
 

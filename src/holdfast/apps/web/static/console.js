@@ -16,6 +16,10 @@
     return;
   }
 
+  // --- the tab of this page is in sight, also on a phone -------------------------------------------
+  const here = document.querySelector(".tabs a[aria-current]");
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 48;
+
   // --- times --------------------------------------------------------------------------------------
   const steps = [[60, "s"], [60, "min"], [24, "h"], [Infinity, "d"]];
   const ago = (ms) => {

@@ -12,7 +12,7 @@ stands for (`rules/bus/meshes/truncated.py`). Until then it claims nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -315,7 +315,7 @@ def _store(
     return PartReceived(taking, _finish(tx, taking))
 
 
-def _place(tx: Transaction, arrivals: Arrivals, applied: list[Applied]) -> None:
+def _place(tx: Transaction, arrivals: Arrivals, applied: Sequence[Applied]) -> None:
     """Notes the numbers of entries that have some, as far as there is room for their streams."""
     places = PlacedInStreams()
     room: dict[StreamName, bool] = {}

@@ -17,22 +17,21 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from holdfast.node.core import ledger
 from holdfast.node.core.change import Change, Receipt
 from holdfast.node.core.fold import memory_row_of
-from holdfast.node.core.streams import placed
-from holdfast.rules.arrivals import Arrived
 from holdfast.rules.bodies import StateSet
-from holdfast.rules.bus.meshes.coverage import StreamName
 from holdfast.rules.errors import Refused
 from holdfast.rules.limits import RUN_BYTES_MAX, RUN_CHANGES_MAX
 from holdfast.rules.order import Version
-from holdfast.rules.outbox import outbox_row
 from holdfast.rules.reconcile import Outcome
 from holdfast.rules.rows import MemoryRow, StateRow
-from holdfast.storage.ports import Reader, Transaction
+
+if TYPE_CHECKING:
+    from holdfast.rules.arrivals import Arrived
+    from holdfast.storage.ports import Reader, Transaction
 
 _STATE, _MEMORY, _FACT, _MESSAGE = "state", "memory", "fact", "message"
 _FAMILIES: Final = {
@@ -197,6 +196,10 @@ class _Stamping:
         first = tx.log_append_new(arrivals, self._now)
         assert first is not None, "ids that were just made, or looked for in this transaction"
         if on_bus:
+            # Here and below, because a mesh of this node alone needs neither.
+            from holdfast.node.core.streams import placed
+            from holdfast.rules.bus.meshes.coverage import StreamName
+
             name = StreamName(mesh, me, self._ctx.epoch)
             numbered = enumerate(arrivals)
             places = [placed(one[2], self._seq + at, first + at, one[-1]) for at, one in numbered]
@@ -204,6 +207,8 @@ class _Stamping:
         beaten = {at for at, current in disputed.items() if not self._settle(at, current)}
         self._put(first, beaten)
         if lane is not None:
+            from holdfast.rules.outbox import outbox_row
+
             rows = [outbox_row(lane, one, at, self._now) for at, one in enumerate(changes, first)]
             tx.outbox_add(rows)
         applied, stamp, superseded = Outcome.APPLIED, self._lamport, Outcome.SUPERSEDED

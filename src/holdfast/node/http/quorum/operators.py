@@ -151,7 +151,8 @@ async def _forget_claim(call: NodeRequest) -> Response:
     where such claims have stopped this group: there `recover` decides.
     """
     asked = await json_body(call, documents.QuorumForgetClaim)
-    return call.answer(await waited(call, quorum_of(call).forget_claim(mesh_of(call), asked.peer)))
+    work = quorum_of(call).forget_claim(mesh_of(call), asked.peer, dry_run=asked.dry_run)
+    return call.answer(await waited(call, work))
 
 
 @routes.post(

@@ -22,7 +22,7 @@ from holdfast.rules.errors import (
     UnknownMesh,
 )
 from holdfast.rules.limits import QUORUM_CHANGE_MS, SECOND_MS
-from holdfast.transport.etcd_address import parse_etcd_address
+from holdfast.transport.etcd_address import next_scope, parse_etcd_address, with_scope
 
 
 class EtcdOperators:
@@ -77,7 +77,7 @@ class EtcdOperators:
             return
         finally:
             await gateway.close()
-        raise _taken(etcd)
+        raise _taken(mesh, "move", address, etcd)
 
     async def begun(self, order: EtcdOrder) -> None:
         """Waits until somebody coordinates an order that this node has begun."""
@@ -87,7 +87,7 @@ class EtcdOperators:
         try:
             await etcd.begin(1, nonce=place.nonce, timeout_ms=limit_ms)
         except AlreadyExists:
-            raise _taken(etcd) from None
+            raise _taken(mesh, "init", place.address, etcd) from None
 
     async def _forget_unless_begun(self, mesh: str, etcd: EtcdEngine, place: EtcdPlace) -> None:
         """What was refused leaves nothing behind; what may have happened is kept, to go on."""
@@ -164,11 +164,17 @@ async def _led(order: EtcdOrder, timeout_ms: int) -> None:
         ) from None
 
 
-def _taken(etcd: EtcdEngine) -> AlreadyExists:
+def _taken(mesh: str, verb: str, address: str, etcd: EtcdEngine) -> AlreadyExists:
+    used = etcd.keys.scope
+    free = with_scope(address, next_scope(used))
+    join = (
+        "if it is that of this mesh, by another node: add join=yes to the address; else "
+        if verb == "init"
+        else "an order that has ended there is kept; "
+    )
     return AlreadyExists(
-        f"the etcd holds an order called {etcd.keys.scope!r} already",
-        hint="if it is that of this mesh, by another node: add join=yes to the address; else give "
-        "this one another name: scope=NAME",
+        f"the etcd holds an order called {used!r} already",
+        hint=f"{join}give this one another name: holdfast quorum {verb} {mesh} --engine '{free}'",
     )
 
 

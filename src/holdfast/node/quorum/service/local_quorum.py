@@ -387,8 +387,8 @@ class LocalQuorum:
     async def step_down(self, mesh: str) -> OrderStatus:
         return await self._operators.step_down(mesh)
 
-    async def forget_claim(self, mesh: str, peer: str) -> OrderStatus:
-        return await self._operators.forget_claim(mesh, peer)
+    async def forget_claim(self, mesh: str, peer: str, *, dry_run: bool = False) -> OrderStatus:
+        return await self._operators.forget_claim(mesh, peer, dry_run=dry_run)
 
     async def recover(self, mesh: str, *, accept_loss: bool) -> OrderStatus:
         status = await self._operators.recover(mesh, accept_loss=accept_loss)

@@ -1,0 +1,1 @@
+"""Commands that stand in loops and prompts, by a way that costs little: `reads`, `writes`."""
