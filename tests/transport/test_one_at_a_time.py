@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ class Held:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.waiting: asyncio.Queue[Answer] = asyncio.Queue()
+        self.connections: Callable[[], Any]
+        """Those of the server."""
 
     def takes(self, url: bytes) -> bool:
         return url.startswith(b"/quick")
@@ -73,6 +76,7 @@ def serve(client: Client) -> None:
         held, listener = Held(), tcp_listener("127.0.0.1", 0)
         server = Server(Slow(held), [listener], quick=held)
         await server.start()
+        held.connections = lambda: server._uvicorns[0].server_state.connections
         reader, writer = await asyncio.open_connection(*listener.socket.getsockname())
         end = writer.get_extra_info("socket")
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,6 +128,34 @@ def test_D10_a_request_whose_head_began_behind_another_one_waits_for_its_turn(
         assert held.bodies == [first, b"other"]
         answer()
         assert await answered(reader) == (201, b"<" + first + b">")
+        (await held.waiting.get())()
+        assert await answered(reader) == (201, b"<two>")
+
+    serve(client)
+
+
+@pytest.mark.parametrize("cuts", [c for n in range(4) for c in combinations((1, 2, 3), n)])
+def test_D10_an_empty_line_in_any_number_of_pieces_is_the_end_of_a_head(
+    cuts: tuple[int, ...],
+) -> None:
+    """Behind its last byte comes all that follows, the next request too."""
+    raw, second = post(b"/quick", b"one"), post(b"/quick", b"two")
+    end = len(raw) - len(b"one")
+    places = [0, end - 10, *(end - 4 + cut for cut in cuts), end - 1, len(raw + second)]
+
+    async def client(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: Held
+    ) -> None:
+        writer.write(post(b"/quick", b"zero"))
+        (await held.waiting.get())()
+        assert await answered(reader) == (201, b"<zero>")
+        (connection,) = held.connections()
+        for begin, stop in pairwise(sorted(set(places))):
+            connection.data_received((raw + second)[begin:stop])  # as the transport would
+        answer = await held.waiting.get()
+        assert held.bodies == [b"zero", b"one"]
+        answer()
+        assert await answered(reader) == (201, b"<one>")
         (await held.waiting.get())()
         assert await answered(reader) == (201, b"<two>")
 

@@ -9,7 +9,6 @@ What comes from a damaged file is hostile: nothing is believed here before its t
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
@@ -36,6 +35,9 @@ def leaf_of(raw: bytes) -> bytes:
 def leaves_of(joined: bytes, ends: Sequence[int]) -> bytes:
     """The hashes of entries that lie one after another, joined; `ends` says where each ends."""
     if compiled.part is not None:
+        # Here, because one write hashes one entry, and this module is on its way.
+        from array import array
+
         return compiled.part.leaves(joined, array("q", ends).tobytes())
     start = _START.copy  # cheaper than to make a new one, as nearly all of the time is spent there
     leaves = []

@@ -234,14 +234,14 @@ class HttpConnection(HttpToolsProtocol):
             if self.transport.is_closing():
                 return
             self._await_body()
-        self._last_bytes = data[-3:]
+        self._last_bytes = (self._last_bytes + data[-3:])[-3:]
 
     def _cut(self, data: bytes, at: int) -> int:
         """Up to where the parser may get bytes: it meets one end of a message there at most."""
         if self._body_left:
             return min(len(data), at + self._body_left)
         if at == 0 and self._last_bytes:
-            # An empty line may have come in two parts.
+            # An empty line may have come in parts.
             seam = (self._last_bytes + data[:3]).find(EMPTY_LINE)
             if seam >= 0:
                 return seam + len(EMPTY_LINE) - len(self._last_bytes)

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
 
 from holdfast.rules.envelope import decode_trusted
-from holdfast.rules.fact_columns import (
-    SIZE_BITS,
-    SIZE_MASK,
-    STAMP_DIGITS,
-    SUBJECT_BITS,
-    SUBJECT_MASK,
-    FactColumns,
-)
-from holdfast.rules.fact_decoder import FACT
 from holdfast.rules.leaf import leaf_of
 from holdfast.rules.limits import LAMPORT_MAX
 from holdfast.rules.recorded import ClockTurn, next_time, recorded_by, with_turn
@@ -38,21 +29,6 @@ _BY_ENTITY = " AND ".join(f"op <> '{op}'" for op in NOT_BY_ENTITY)
 _INSERT = (
     "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via, leaf) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_BEGIN: Final = f"(value >> {SIZE_BITS + SUBJECT_BITS})"
-_ABOUT: Final = f"(value & {SUBJECT_MASK})"
-# An array holds the spans of a run. Its rows are numbered from 1 on, as are the bytes of what is
-# joined; ?2 is where the run begins in the columns. Before a subject stands its length, in one byte
-# or more.
-_INSERT_FACTS: Final = (
-    "INSERT INTO log (id, mesh, op, entity, origin, lamport, raw, recorded_at, via, leaf) "
-    f"SELECT substr(?3, (?2 + rowid) * 16 - 15, 16), ?4, '{FACT}', "
-    f"CAST(substr(?5, {_BEGIN} + ?6 + ({_ABOUT} > 31) + ({_ABOUT} > 255), {_ABOUT}) AS TEXT), ?7, "
-    f"CAST(substr(?8, (?2 + rowid) * {STAMP_DIGITS} - {STAMP_DIGITS - 1}, {STAMP_DIGITS}) "
-    "AS INTEGER), "
-    f"substr(?5, {_BEGIN} + 1, value >> {SUBJECT_BITS} & {SIZE_MASK}), ?9, ?10, "
-    "substr(?11, (?2 + rowid) * 32 - 31, 32) "
-    "FROM carray(?1) WHERE true ON CONFLICT (id) DO NOTHING"
 )
 _KNOWN = (
     "SELECT log.id FROM json_each(?1) AS wanted CROSS JOIN log ON log.id = unhex(wanted.value) "
@@ -212,9 +188,13 @@ class LogWrites(LogReads, LeafWrites, LaterWrites):
     def log_append_new(self, arrivals: Sequence[Arrived], now_ms: int, via: int = 0) -> int | None:
         if not arrivals:
             return self._last_offset() + 1
-        if isinstance(arrivals, FactColumns):
-            facts = partial(self._insert_facts, arrivals, via)
-            return self._append_new(arrivals.all_ids(), now_ms, facts)
+        if not isinstance(arrivals, list):
+            # Here, because a write of one key should not load how facts are read in columns.
+            from holdfast.storage.sqlite.tables.log_facts import FactColumns, insert_facts
+
+            if isinstance(arrivals, FactColumns):
+                facts = partial(insert_facts, self._con, arrivals, via)
+                return self._append_new(arrivals.all_ids(), now_ms, facts)
 
         def insert(recorded_at: int) -> None:
             self._con.executemany(
@@ -252,24 +232,6 @@ class LogWrites(LogReads, LeafWrites, LaterWrites):
         if recorded_at < newest:
             self._note_turn(newest, before + 1)
         return before + 1
-
-    def _insert_facts(self, facts: FactColumns, via: int, recorded_at: int) -> None:
-        """Appends facts in their order, but for those whose id the log has: one statement for each
-        run of alike ones. It runs from its first row to its last without coming back to Python, so
-        that other threads do their work meanwhile.
-        """
-        begin = 0
-        for run in facts.runs:
-            end = begin + run.length
-            spans = apsw.carray(facts.spans, start=begin, stop=end, flags=apsw.SQLITE_CARRAY_INT64)
-            self._con.execute(
-                _INSERT_FACTS,
-                (
-                    *(spans, begin, facts.ids, run.mesh, facts.payload, run.subject_at + 1),
-                    *(run.origin, facts.digits, recorded_at, via, facts.leaves),
-                ),
-            )
-            begin = end
 
     def _note_turn(self, newest_ms: int, offset: int | None = None) -> None:
         """Notes that the clock was set back for the entry at `offset`; None: the next one."""

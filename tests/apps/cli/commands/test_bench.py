@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.bench import messages, writes
-from holdfast.apps.bench.figures import FIGURES
+from holdfast.apps.bench.figures import FIGURES, ONE_TO_BARE
 from holdfast.rules.limits import BENCH_S_MAX, BENCH_S_MIN
 from support.broker_up import BrokerUp, broker_at
 from support.cli import Cli
@@ -54,7 +54,7 @@ def test_U2_a_table_for_people_says_what_the_readme_says(
     monkeypatch.setattr(writes, "ROUNDS", 1)
     done = cli(*QUICK)
     assert done.out.splitlines()[0].split() == ["PART", "WHAT", "HERE", "README", "TO", "README"]
-    assert "0.78 to 0.89" in done.out
+    assert f"{ONE_TO_BARE.low} to {ONE_TO_BARE.high}" in done.out
     assert "no broker was measured; name one: holdfast bench --broker ADDRESS" in done.err
 
 
