@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.apps.cli import asking, output, suggest, tables
 from holdfast.apps.cli.relay import relaying
 from holdfast.node.core.change import Receipt
-from holdfast.node.library.node import Mesh, Node, open_node
+from holdfast.node.home.opening import open_home
+from holdfast.node.library.node import Mesh, Node
 from holdfast.rules.errors import (
     BadInput,
     Conflict,
@@ -136,7 +137,8 @@ class CommandSession:
         """The home; or the daemon of the context, by the same verbs."""
         if self.far is None:
             self.check_home()
-            return open_node(self.home, peer=peer, create=create)
+            opened = open_home(self.home, peer=peer, create=create, environ=os.environ)
+            return Node(opened)
         from holdfast.node.remote.opening import connect_at, context_place
 
         return connect_at(context_place(self.far))

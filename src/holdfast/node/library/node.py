@@ -580,6 +580,9 @@ def open_node(
     >>> with holdfast.open("new", peer="bo", create=True) as opened:
     ...     opened.mesh("team", create=True).state.set("build", "green")
     """
+    # Here, because a command, which has no threads, opens a home without it.
+    from holdfast.node.library import whole  # noqa: F401
+
     return Node(
         open_home(
             home,
