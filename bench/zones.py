@@ -64,7 +64,7 @@ def replication(folder: Path) -> Iterator[tuple[str, float, str]]:
     yield (
         f"pull of {FACTS:,} facts, durable, to a JetStream mirror with lazy sync",
         statistics.median(one / other for one, other in zip(ours, lazy, strict=True)),
-        ">= 0.6",
+        ">= 1.0",
     )
     yield (
         "the same, to the mirror with sync_interval always",

@@ -47,7 +47,7 @@ SYNC: Final = Figure(
     part="disk",
     what="a page is kept (sync), median",
     unit="ms",
-    low=0.12,
+    low=0.07,
     shown="whose disk syncs a page in {low} ms",
     less_is_better=True,
 )
@@ -60,16 +60,15 @@ ONE_TO_BARE: Final = Figure(
     part="home",
     what="the same, to bare SQLite with a commit each",
     unit="x",
-    low=0.79,
-    high=0.81,
-    shown="| one thread, a durable commit a write, to bare apsw | {low} to {high} |",
+    low=0.84,
+    shown="| one thread, a durable commit a write, to bare apsw | {low} |",
 )
 MANY: Final = Figure(part="home", what="durable writes, 64 in flight", unit="/s")
 MANY_TO_BARE: Final = Figure(
     part="home",
     what="the same, to bare SQLite in groups of 64",
     unit="x",
-    low=0.65,
+    low=0.66,
     shown="| durable writes, 64 coroutines, to bare apsw inserting the same rows in groups of 64 "
     "| {low} |",
 )
