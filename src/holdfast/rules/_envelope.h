@@ -354,19 +354,24 @@ static int take_json_fraction(Cursor *c, const uint8_t *whole, size_t digits, in
     return zeros <= ZEROS_MAX && digits + size - zeros <= FRACTION_DIGITS_MAX && (begin[size - 1] != '0' || size == 1);
 }
 
-/* A number that every reader holds exactly. */
-static int take_json_number(Cursor *c)
+/* A number that every reader holds exactly: a whole one of at most so many digits, or a fraction. */
+static int take_number_of(Cursor *c, size_t digits_max)
 {
     int negative = take_byte(c, '-');
     const uint8_t *begin = c->at;
     while (c->at < c->end && *c->at >= '0' && *c->at <= '9')
         c->at++;
     size_t digits = (size_t)(c->at - begin);
-    if (digits == 0 || digits > DIGITS_MAX || (*begin == '0' && digits > 1))
+    if (digits == 0 || digits > digits_max || (*begin == '0' && digits > 1))
         return 0;
     if (take_byte(c, '.'))
         return take_json_fraction(c, begin, digits, negative);
     return (*begin != '0' || !negative) && (c->at == c->end || (*c->at != 'e' && *c->at != 'E'));
+}
+
+static int take_json_number(Cursor *c)
+{
+    return take_number_of(c, DIGITS_MAX);
 }
 
 static int take_json_object(Cursor *c, int depth)

@@ -173,20 +173,6 @@ static int copy_list(Cursor *c, Rows *rows, int depth)
     return 1;
 }
 
-static int take_exact(Cursor *c)
-{
-    int negative = take_byte(c, '-');
-    const uint8_t *begin = c->at;
-    while (c->at < c->end && *c->at >= '0' && *c->at <= '9')
-        c->at++;
-    size_t digits = (size_t)(c->at - begin);
-    if (digits == 0 || digits > EXACT_DIGITS || (*begin == '0' && digits > 1))
-        return 0;
-    if (take_byte(c, '.'))
-        return take_json_fraction(c, begin, digits, negative);
-    return (*begin != '0' || !negative) && (c->at == c->end || (*c->at != 'e' && *c->at != 'E'));
-}
-
 /* One value, and its canonical form among the rows. */
 static int copy_json(Cursor *c, Rows *rows, int depth)
 {
@@ -213,7 +199,7 @@ static int copy_json(Cursor *c, Rows *rows, int depth)
         good = take_json_word(c, "null");
         break;
     default:
-        good = take_exact(c);
+        good = take_number_of(c, EXACT_DIGITS);
     }
     if (good)
         put_row(rows, from, (size_t)(c->at - from));
