@@ -735,7 +735,10 @@ def test_Z8_a_stream_ends_when_its_token_is_taken_back(
     events.close()
 
 
-def test_D10_there_are_so_many_streams_and_no_more(serving: Callable[..., UpInThread]) -> None:
+def test_D10_there_are_so_many_streams_and_no_more(
+    serving: Callable[..., UpInThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 500)  # a stream notices with it who has gone
     up = serving()
     gate = up.daemon.api.gate
     gate.most["stream"] = 2

@@ -283,7 +283,10 @@ def test_Z2_a_filter_with_a_misspelt_field_is_refused_and_not_widened(up: UpInTh
 
 
 @pytest.mark.parametrize("what", ["a call", "a long poll", "events", "a range"])
-def test_D10_a_client_that_sends_no_more_gets_its_answer(up: UpInThread, what: str) -> None:
+def test_D10_a_client_that_sends_no_more_gets_its_answer(
+    up: UpInThread, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 500)  # a stream notices with it who has gone
     append(up, "team")
     consumer = json.dumps({"consumer": "r", "from": "now"}).encode()
     assert ask(up.unix, "POST", "/v1/consumers", consumer).status == 200
@@ -335,9 +338,10 @@ def test_D10_a_body_that_does_not_come_to_its_end_holds_no_more_than_its_limit(
 
 
 def test_D10_a_stream_that_is_not_read_holds_a_small_page_however_large_the_entries_are(
-    up: UpInThread,
+    up: UpInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many watchers that read nothing held several megabytes each, in the loop too."""
+    monkeypatch.setattr(limits, "HEARTBEAT_MS", 500)  # a stream notices with it who has gone
     large = "x" * limits.EVENT_PAGE_BYTES
     for number in range(4):
         body = json.dumps({"value": large}).encode()
