@@ -158,7 +158,7 @@ class Log(ShownFace):
         """The readers that are registered, and how far each is.
 
         >>> [(reader.name, reader.lag) for reader in node.log.consumers()]
-        [('lake', ...)...]
+        [...('lake', ...)...]
         """
 
         def read(tx: Reader) -> list[Consumer]:
