@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from holdfast.storage.files import presence as presences
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.durable import disk_errors, durable_replace
 from holdfast.storage.files.home import HomePaths
-from holdfast.storage.files.presence import Presence
+from holdfast.storage.files.presence import Holder, Presence
 from holdfast.storage.sqlite.connection import sync_mode
 from holdfast.storage.sqlite.store import SqliteStore
 
@@ -201,18 +201,9 @@ def open_home(
     presence = Presence.at(paths)
     try:
         presence.appear(full_disk=True)
-        killed = vfs is None and presences.only_killed(paths, crashed)
-        if left_log:
-            from holdfast.storage.sqlite.recovery.wal import rewrite_wal
-
-            killed = _refuse_harmed_wal(paths).beyond == 0 and killed
-            rewrite_wal(paths.database, paths.wal, vfs=vfs)
-        if (crashed or left_log) and paths.database.exists():  # else a creation was interrupted
-            if killed:
-                _check_after_kill(paths)
-            else:
-                _check_after_crash(paths, vfs)
         unclean = bool(crashed) or left_log
+        if unclean:
+            _check_after_end(paths, crashed, left_log, vfs)
         opened = _open_store(
             paths, peer, mode, source or SystemClock(), vfs, presence, unclean, new_epoch
         )
@@ -440,6 +431,24 @@ def _refuse_harmed_wal(paths: HomePaths) -> WalEnd:
             "that SQLite would drop"
         )
     return end
+
+
+def _check_after_end(
+    paths: HomePaths, crashed: Sequence[Holder], left_log: bool, vfs: str | None
+) -> None:
+    """Looks at a home that was not closed, as closely as what is known of its end asks for."""
+    killed = vfs is None and presences.only_killed(paths, crashed)
+    if left_log:
+        from holdfast.storage.sqlite.recovery.wal import rewrite_wal
+
+        killed = _refuse_harmed_wal(paths).beyond == 0 and killed
+        rewrite_wal(paths.database, paths.wal, vfs=vfs)
+    if not paths.database.exists():
+        return  # a creation was interrupted
+    if killed:
+        _check_after_kill(paths)
+    else:
+        _check_after_crash(paths, vfs)
 
 
 def _check_after_kill(paths: HomePaths) -> None:
